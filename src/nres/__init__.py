@@ -1,0 +1,26 @@
+"""Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
+
+from nres import systems as systems
+from nres.estimators import GPES as GPES
+from nres.estimators import NRES as NRES
+from nres.estimators import PES as PES
+from nres.estimators import TES as TES
+from nres.estimators import Estimate as Estimate
+from nres.estimators import Estimator as Estimator
+from nres.estimators import FullES as FullES
+from nres.estimators import NonFiniteError as NonFiniteError
+from nres.estimators import Steps as Steps
+from nres.evaluate import Evaluation as Evaluation
+from nres.evaluate import evaluate as evaluate
+from nres.pools import JaxPool as JaxPool
+from nres.pools import Pool as Pool
+from nres.pools import Window as Window
+from nres.system import System as System
+from nres.train import History as History
+from nres.train import NonFiniteWarning as NonFiniteWarning
+from nres.train import Progress as Progress
+from nres.train import TrainResult as TrainResult
+from nres.train import TrainState as TrainState
+from nres.train import train as train
+
+__version__ = "0.1.0"

@@ -1,0 +1,359 @@
+"""What every estimator shares: workers, unlocking, averaging, step counts, non-finite values."""
+
+import abc
+import functools
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from nres.pools.base import Pool
+from nres.pools.jax import JaxPool
+from nres.system import Theta, as_theta
+
+NonFinitePolicy = Literal["skip", "raise"]
+
+
+class NonFiniteError(FloatingPointError):
+    """A worker's contribution was not finite and the policy is `"raise"`."""
+
+
+class Steps(NamedTuple):
+    """Unroll steps spent."""
+
+    total: int
+    """All of them, over every member of every worker."""
+    sequential: int
+    """Those that had to follow one another, were all unrolls run in parallel."""
+
+
+class Spent(eqx.Module):
+    """Unroll steps as compiled code counts them: a bound, and how much of it was not needed.
+
+    The bound is a Python int, so counting neither overflows nor waits for the device.
+    """
+
+    bound: Steps = eqx.field(static=True)
+    unused: Int[Array, "2"]
+
+    def steps(self) -> Steps:
+        total, sequential = np.asarray(self.unused).tolist()
+        return Steps(self.bound.total - total, self.bound.sequential - sequential)
+
+
+class Workers(eqx.Module):
+    """Where each worker is. All of a worker's randomness comes from its key."""
+
+    key: Key[Array, "workers"]
+    episode: Int[Array, "workers"]
+    start: Int[Array, "workers"]
+    """The step of the episode at which the next window starts."""
+
+    # Two streams out of one key, told apart by the parity of what is folded in.
+
+    def episode_keys(self) -> Key[Array, "workers"]:
+        """The keys of the systems' own randomness, one an episode."""
+        return jax.vmap(jax.random.fold_in)(self.key, 2 * self.episode + 1)
+
+    def noise_keys(self, horizon: int, period: int) -> Key[Array, "workers"]:
+        """The keys of the noises in use at `start`, when a new one comes every `period` steps."""
+        count = -(-horizon // period)
+        index = self.episode * count + self.start // period
+        return jax.vmap(jax.random.fold_in)(self.key, 2 * index)
+
+    def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
+        end = self.start + length
+        finished = end >= horizon
+        return Workers(self.key, self.episode + finished, jnp.where(finished, 0, end))
+
+
+class EstimatorState(eqx.Module):
+    """Everything an estimator carries from one estimate to the next. A value: save it, copy it."""
+
+    workers: Workers
+    carry: PyTree
+    """Unrolled states and noise."""
+    update: Int[Array, ""]
+    """How many estimates were made: what a schedule of sigma is a function of."""
+    unlocked_total: Int[Array, "workers"]
+    unlocked_sequential: Int[Array, ""]
+    signature: Any = eqx.field(static=True)
+
+    @property
+    def unlock_steps(self) -> Steps:
+        """The unroll steps that `init` spent to bring the workers to their starting points."""
+        total = np.asarray(self.unlocked_total).sum(dtype=np.int64)
+        return Steps(int(total), int(self.unlocked_sequential))
+
+
+class Info(eqx.Module):
+    """Diagnostics of one estimate: nothing here is needed for the next one."""
+
+    window_start: Int[Array, "workers"]
+    """The step of its episode at which each worker's window started."""
+    contribution_norm: Float[Array, "workers"]
+    """The Euclidean norm of each worker's own gradient estimate."""
+    variance: Float[Array, ""]
+    r"""Total variance $\operatorname{tr}\operatorname{Cov}$ of `grad`, estimated from the spread
+    of the workers' contributions; infinite when fewer than two contribute."""
+    nonfinite: Int[Array, ""]
+    """How many workers were left out because their contribution was not finite."""
+    first_nonfinite: Int[Array, ""]
+    """The index of the first of them, or -1."""
+
+
+class Estimate(eqx.Module):
+    """A gradient estimate."""
+
+    grad: Theta
+    """The estimate itself, like `theta`."""
+    loss: Float[Array, ""]
+    """The mean loss of the perturbed unrolls, per step."""
+    state: EstimatorState
+    """What the next call of `estimate` needs."""
+    spent: Spent
+    info: Info
+
+    @property
+    def steps(self) -> Steps:
+        """Unroll steps spent in this call, total and sequential, as Python ints."""
+        return self.spent.steps()
+
+
+class Contributions(eqx.Module):
+    """What the workers of one window, or a block of them, contribute."""
+
+    grad: Theta
+    """Summed over the workers whose contribution is finite."""
+    norm: Float[Array, "workers"]
+    loss: Float[Array, "workers"]
+    steps: Int[Array, "members workers"]
+
+    @property
+    def finite(self) -> Bool[Array, "workers"]:
+        return jnp.isfinite(self.norm) & jnp.isfinite(self.loss)
+
+
+class Estimator(eqx.Module):
+    """How a gradient comes out of windows of unrolls.
+
+    A subclass says what is carried (`_begin`) and what one window contributes (`_window`).
+    """
+
+    pool: eqx.AbstractVar[Pool]
+    horizon: eqx.AbstractVar[int]
+    window: eqx.AbstractVar[int]
+    workers: eqx.AbstractVar[int]
+    members: eqx.AbstractVar[int]
+    nonfinite: eqx.AbstractVar[NonFinitePolicy]
+
+    @abc.abstractmethod
+    def _begin(self, theta: Theta, workers: Workers) -> PyTree:
+        """What is carried before the first window."""
+
+    @abc.abstractmethod
+    def _window(
+        self,
+        theta: Theta,
+        workers: Workers,
+        carry: PyTree,
+        update: Int[Array, ""],
+        length: Int[Array, "workers"] | None,
+    ) -> tuple[PyTree, Contributions]:
+        """Run one window; `length` as for `Pool.advance`."""
+
+    @property
+    def windows(self) -> int:
+        """How many windows an episode has; the last is shorter where W does not divide T."""
+        return -(-self.horizon // self.window)
+
+    def init(self, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+        """Workers at independent, uniformly distributed windows of their first episode.
+
+        Worker i is really unrolled to its starting point at `theta`, with its own noise, as in
+        algorithm [alg:oes_training_algorithm] of the paper; `state.unlock_steps` says what that
+        cost.
+
+        **Arguments:**
+
+        - `theta`: the parameters, a pytree of floating-point arrays.
+        - `key`: a JAX random key, from which everything random in the run derives.
+        """
+        theta = as_theta(theta)
+        self.pool.check(theta)
+        init = _init_compiled if isinstance(self.pool, JaxPool) else _init
+        return init(self, theta, as_key(key))
+
+    def estimate(self, theta: Theta, state: EstimatorState) -> Estimate:
+        """One gradient estimate at `theta`: every worker runs one window.
+
+        May be called in a function that is itself compiled.
+        """
+        theta = as_theta(theta)
+        compute = _compute_compiled if isinstance(self.pool, JaxPool) else compute_estimate
+        estimate = compute(self, theta, state)
+        if self.nonfinite == "raise":
+            estimate = _raise_if_nonfinite(estimate)
+        return estimate
+
+
+def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+    count = estimator.workers
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+    zeros = jnp.zeros(count, jnp.int32)
+    workers = Workers(keys, zeros, zeros)
+    # An odd number that is the key of no episode within reach.
+    offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
+    offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
+        offset_keys
+    )
+    rounds = offset.max()
+    update = jnp.zeros((), jnp.int32)
+
+    def one_round(i, loop):
+        workers, carry, total, sequential = loop
+        # Workers start late and arrive together, so the waiting ones are all at step 0: whatever
+        # a pool does with them meanwhile is undone when their episode begins.
+        active = i >= rounds - offset
+        length = jnp.where(active, _length(workers, estimator.window, estimator.horizon), 0)
+        carry, contributions = estimator._window(
+            theta, workers, carry, update, _as_given(length, estimator)
+        )
+        steps = jnp.where(active, contributions.steps, 0)
+        return (
+            workers.advance(length, estimator.horizon),
+            carry,
+            total + steps.sum(axis=0, dtype=total.dtype),
+            sequential + steps.max().astype(sequential.dtype),
+        )
+
+    loop = (workers, estimator._begin(theta, workers), zeros, jnp.zeros((), jnp.int32))
+    if isinstance(estimator.pool, JaxPool):
+        loop = jax.lax.fori_loop(0, rounds, one_round, loop)
+    else:
+        for i in range(int(rounds)):
+            loop = one_round(i, loop)
+    workers, carry, total, sequential = loop
+    return EstimatorState(workers, carry, update, total, sequential, _signature(theta))
+
+
+def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) -> Estimate:
+    """`Estimator.estimate` without its own compilation and without the non-finite policy."""
+    if state.signature != _signature(theta):
+        raise ValueError(
+            "theta differs from the one the state was made for by `init`: "
+            f"{_describe(_signature(theta))} instead of {_describe(state.signature)}."
+        )
+    length = _length(state.workers, estimator.window, estimator.horizon)
+    carry, contributions = estimator._window(
+        theta, state.workers, state.carry, state.update, _as_given(length, estimator)
+    )
+    bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
+    grad, loss, spent, info = _average(contributions, state.workers.start, bound)
+    state = EstimatorState(
+        state.workers.advance(length, estimator.horizon),
+        carry,
+        state.update + 1,
+        state.unlocked_total,
+        state.unlocked_sequential,
+        state.signature,
+    )
+    return Estimate(grad, loss, state, spent, info)
+
+
+_init_compiled = eqx.filter_jit(_init)
+_compute_compiled = eqx.filter_jit(compute_estimate)
+
+
+@eqx.filter_jit
+def _average(
+    contributions: Contributions, start: Int[Array, "workers"], bound: Steps
+) -> tuple[Theta, Array, Spent, Info]:
+    finite = contributions.finite
+    count = finite.sum()
+    some = jnp.maximum(count, 1)
+    grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
+    loss = jnp.where(finite, contributions.loss, 0).sum() / some.astype(contributions.loss.dtype)
+    loss = jnp.where(count > 0, loss, jnp.nan)
+
+    squares = jnp.where(finite, contributions.norm**2, 0).sum()
+    spread = squares - some.astype(squares.dtype) * squared_norm(grad).astype(squares.dtype)
+    pairs = (some * (some - 1)).astype(squares.dtype)
+    variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(pairs, 1), jnp.inf)
+
+    lanes = contributions.steps.size
+    unused = bound.sequential - contributions.steps
+    spent = Spent(bound, jnp.stack([unused.sum(dtype=unused.dtype), unused.min()]))
+    assert bound.total == lanes * bound.sequential
+    info = Info(
+        window_start=start,
+        contribution_norm=contributions.norm,
+        variance=variance,
+        nonfinite=(~finite).sum(dtype=jnp.int32),
+        first_nonfinite=jnp.where(finite.all(), -1, jnp.argmin(finite)).astype(jnp.int32),
+    )
+    return grad, loss, spent, info
+
+
+def squared_norm(tree: PyTree) -> Float[Array, ""]:
+    """The squared Euclidean norm of a pytree of arrays."""
+    return functools.reduce(jnp.add, [jnp.sum(x**2) for x in jax.tree.leaves(tree)])
+
+
+def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
+    """Where something stopped being finite, in words."""
+    return (
+        f"{count} worker(s) gave a non-finite loss or gradient in update {update}; the first is "
+        f"worker {worker}, in the window from step {start} of its episode. Smaller steps "
+        "(learning rate, sigma) or a bounded loss may help."
+    )
+
+
+def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
+    info = estimate.info
+    if isinstance(info.nonfinite, jax.core.Tracer):
+        message = "a worker gave a non-finite loss or gradient"
+        return eqx.error_if(estimate, info.nonfinite > 0, message)
+    if count := int(info.nonfinite):
+        worker = int(info.first_nonfinite)
+        start = int(info.window_start[worker])
+        raise NonFiniteError(
+            nonfinite_message(count, worker, start, int(estimate.state.update) - 1)
+        )
+    return estimate
+
+
+def _length(workers: Workers, window: int, horizon: int) -> Int[Array, "workers"]:
+    """A window never crosses the end of an episode."""
+    return jnp.minimum(window, horizon - workers.start)
+
+
+def _as_given(length: Int[Array, "workers"], estimator: Estimator) -> Any:
+    """Lengths as the pool wants them: compiled code does without where all are the same."""
+    if isinstance(estimator.pool, JaxPool) and estimator.horizon % estimator.window == 0:
+        return None
+    return length
+
+
+def _signature(theta: Theta) -> Any:
+    leaves, structure = jax.tree.flatten(theta)
+    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _describe(signature: Any) -> str:
+    structure, leaves = signature
+    arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in leaves)
+    return f"{structure} of {arrays}"
+
+
+def as_key(key: Any) -> Key[Array, ""]:
+    """A JAX random key, old style or new, as a new-style one."""
+    if eqx.is_array(key):
+        if jnp.issubdtype(key.dtype, jnp.uint32) and key.ndim == 1:
+            key = jax.random.wrap_key_data(key)
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
+            return key
+    raise TypeError(f"key must be one JAX random key, such as jax.random.key(0); got {key!r}.")

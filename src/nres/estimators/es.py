@@ -1,0 +1,420 @@
+r"""The online evolution-strategies family: one estimator, whose members differ in a few facts.
+
+Worker $i$ perturbs $\theta$ by $\pm\epsilon$, unrolls both members over a window of W steps and
+contributes
+
+$$ g_i = \frac{n}{2T} \Big(\sum_{t \in \text{window}} L_t^+ - L_t^-\Big) \cdot w, $$
+
+where $n = \lceil T/W \rceil$ is the number of windows in an episode ($n/T = 1/W$ if W divides T)
+and the weight $w = \sum_j \epsilon_j / \sigma_j^2$ sums over the noises applied so far in the
+episode. A new noise comes every K steps. That is GPES with period K; NRES is K = T, PES is K = W,
+FullES is W = K = T, and TES restarts every window from a state moved by $\theta$ itself, so that
+only the window's own noise counts.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from nres.estimators.base import (
+    Contributions,
+    Estimator,
+    NonFinitePolicy,
+    Workers,
+    squared_norm,
+)
+from nres.noise import Noise, update_noise
+from nres.pools.base import Pool
+from nres.pools.jax import JaxPool, as_pool
+from nres.system import System, Theta
+
+Sigma = float | Callable[[Int[Array, ""]], Any]
+
+# Perturbed parameters are formed for so many numbers at a time: 64 MB in single precision.
+BLOCK_ELEMENTS = 2**24
+
+
+class Carry(eqx.Module):
+    """What the workers of an evolution strategy carry from window to window."""
+
+    noise: Noise
+    pool: PyTree
+
+
+class EvolutionStrategy(Estimator):
+    """The common part of `FullES`, `TES`, `PES`, `GPES` and `NRES`."""
+
+    pool: Pool
+    horizon: int = eqx.field(static=True)
+    workers: int = eqx.field(static=True)
+    window: int = eqx.field(static=True)
+    sigma: Sigma = eqx.field(static=True)
+    noise: Literal["keep", "regenerate"] = eqx.field(static=True)
+    nonfinite: NonFinitePolicy = eqx.field(static=True)
+
+    period: eqx.AbstractVar[int]
+    """K: a new noise is drawn at every multiple of it."""
+    restarts: eqx.AbstractVar[bool]
+    """Whether every window starts from a state that the unperturbed parameters reached."""
+
+    def __init__(
+        self,
+        system: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        sigma: Sigma,
+        noise: Literal["keep", "regenerate"] = "keep",
+        nonfinite: NonFinitePolicy = "skip",
+    ):
+        self.pool = as_pool(system)
+        self.horizon = self.pool.horizon
+        self.workers = _at_least_one("workers", workers)
+        self.window = _at_least_one("window", window)
+        if window > self.horizon:
+            raise ValueError(
+                f"window must be at most the horizon, got window={window} and "
+                f"horizon={self.horizon}."
+            )
+        if not callable(sigma) and not (math.isfinite(sigma) and sigma > 0):
+            raise ValueError(f"sigma must be positive, got {sigma}.")
+        if noise not in ("keep", "regenerate"):
+            raise ValueError(f'noise must be "keep" or "regenerate", got {noise!r}.')
+        if nonfinite not in ("skip", "raise"):
+            raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
+        self.sigma = sigma if callable(sigma) else float(sigma)
+        self.noise = noise
+        self.nonfinite = nonfinite
+
+    @property
+    def carries(self) -> bool:
+        """Whether anything outlives a window: not if the window is the whole episode."""
+        return self.window < self.horizon
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an episode sees several noises, whose scores add up."""
+        return self.period < self.horizon and not self.restarts
+
+    @property
+    def members(self) -> int:
+        """Unrolls a worker: an antithetic pair, and one that moves the state if `restarts`."""
+        return 3 if self.restarts and self.carries else 2
+
+    def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
+        if not self.carries:
+            return None
+        noise, thetas = self._perturb(theta, workers, None, jnp.zeros((), jnp.int32))[::2]
+        if not isinstance(self.pool, JaxPool):
+            return Carry(noise, None)
+        pool = self.pool.advance(None, thetas, workers.episode_keys(), workers.start, 0)
+        return Carry(noise, pool.state)
+
+    def _window(
+        self,
+        theta: Theta,
+        workers: Workers,
+        carry: Carry | None,
+        update: Int[Array, ""],
+        length: Int[Array, "workers"] | None,
+    ) -> tuple[Carry | None, Contributions]:
+        if isinstance(self.pool, JaxPool):
+            size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+            block = max(1, BLOCK_ELEMENTS // size)
+            run = functools.partial(self._run_block, theta, update)
+            return _over_blocks(run, workers, carry, length, self.workers, block)
+        return self._run_block(theta, update, workers, carry, length)
+
+    def _run_block(self, theta, update, workers, carry, length):
+        old_noise = None if carry is None else carry.noise
+        noise, epsilon, thetas = self._perturb(theta, workers, old_noise, update)
+        keys, start = workers.episode_keys(), workers.start
+        if not isinstance(self.pool, JaxPool):
+            thetas, start, length = jax.device_get((thetas, start, length))
+            keys = jax.device_get(jax.random.key_data(keys))
+        state = None if carry is None else carry.pool
+        window = self.pool.advance(state, thetas, keys, start, self.window, length)
+        contributions = reduce(
+            noise,
+            epsilon,
+            jnp.asarray(window.loss),
+            jnp.asarray(window.steps),
+            scale=self.windows / self.horizon,
+        )
+        if carry is None:
+            return None, contributions
+        state = self.pool.fork(window.state, 2) if self.restarts else window.state
+        return Carry(noise, state), contributions
+
+    def _perturb(self, theta, workers, noise, update):
+        sigma = self.sigma(update) if callable(self.sigma) else self.sigma
+        return perturb(
+            theta,
+            workers,
+            noise,
+            jnp.asarray(sigma, float),
+            horizon=self.horizon,
+            period=self.period,
+            members=self.members,
+            keep=self.noise == "keep" and self.carries,
+            accumulate=self.accumulates,
+        )
+
+
+class NRES(EvolutionStrategy):
+    r"""Noise-Reuse Evolution Strategies: one noise an episode, used in all its windows.
+
+    An unbiased online estimator of the gradient of the smoothed loss
+    $\mathbb E_{\epsilon \sim \mathcal N(0, \sigma^2 I)} L(\theta + \epsilon)$, the same that
+    `FullES` estimates, at 2W unroll steps a worker instead of 2T. Among all `GPES` it has the
+    least variance (where losses respond linearly to the noise).
+
+    ```python
+    system = nres.systems.Lorenz()
+    estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
+    theta = system.initial_theta()
+    state = estimator.init(theta, jax.random.key(0))
+    estimate = estimator.estimate(theta, state)
+    ```
+
+    **Arguments:**
+
+    - `system`: a `nres.System`, or any `nres.Pool`.
+    - `workers`: N, the number of antithetic pairs. They sit at independent steps of their
+        episodes, and their estimates are averaged.
+    - `window`: W, the steps each worker takes for one estimate; from 1 to the horizon T. If W
+        does not divide T, the last window of an episode is shorter.
+    - `sigma`: the standard deviation of the noise, or a function from the number of updates made
+        to it (any optax schedule). A noise keeps the sigma it was drawn with.
+    - `noise`: `"keep"` noise in memory, or `"regenerate"` it from the workers' keys, so that
+        memory does not grow with N·d. Gradients are the same.
+    - `nonfinite`: what to do about a worker whose loss or gradient is not finite: `"skip"` it,
+        averaging over the others (`estimate.info.nonfinite` counts), or `"raise"`
+        `nres.NonFiniteError`.
+
+    **Reference:** Li et al., *Variance-Reduced Gradient Estimation via Noise-Reuse in Online
+    Evolution Strategies*, NeurIPS 2023.
+    """
+
+    restarts = False
+
+    @property
+    def period(self) -> int:
+        return self.horizon
+
+
+class PES(EvolutionStrategy):
+    r"""Persistent Evolution Strategies: a new noise every window, all of an episode's weighed.
+
+    Unbiased for the loss smoothed by independent noise in every window. Arguments as for `NRES`;
+    2W steps a worker and estimate. With `noise="regenerate"` the sum of an episode's noises is
+    still kept.
+
+    **Reference:** Vicol, Metz, Sohl-Dickstein, *Unbiased Gradient Estimation in Unrolled
+    Computation Graphs with Persistent Evolution Strategies*, ICML 2021.
+    """
+
+    restarts = False
+
+    @property
+    def period(self) -> int:
+        return self.window
+
+
+class GPES(EvolutionStrategy):
+    r"""Generalised Persistent Evolution Strategies: a new noise every `period` steps.
+
+    Unbiased for the loss smoothed by independent noise in every stretch of K = `period` steps:
+    K = W is `PES`, K ≥ T is `NRES`. K must be a multiple of W and need not divide T. Other
+    arguments as for `NRES`; 2W steps a worker and estimate.
+
+    ```python
+    estimator = nres.GPES(system, period=400, workers=200, window=100, sigma=0.04)
+    ```
+
+    **Reference:** Li et al., NeurIPS 2023, algorithm [alg:gpes].
+    """
+
+    period: int = eqx.field(static=True)
+
+    restarts = False
+
+    def __init__(self, system: System | Pool, *, period: int, **arguments: Any):
+        super().__init__(system, **arguments)
+        if period < 1 or period % self.window:
+            raise ValueError(
+                f"period must be a multiple of the window, got period={period} and "
+                f"window={self.window}."
+            )
+        self.period = period
+
+
+class TES(EvolutionStrategy):
+    r"""Truncated Evolution Strategies: each window on its own, as if its start were given.
+
+    One state a worker is moved by the unperturbed $\theta$; every window perturbs afresh from
+    it. Biased: it does not see how $\theta$ acted before the window. Arguments as for `NRES`;
+    3W steps a worker and estimate, W of them sequential.
+
+    **Reference:** Metz et al., *Understanding and correcting pathologies in the training of
+    learned optimizers*, ICML 2019; algorithm [alg:tes] of Li et al., NeurIPS 2023.
+    """
+
+    restarts = True
+
+    def __init__(self, system: System | Pool, **arguments: Any):
+        super().__init__(system, **arguments)
+        if not self.pool.can_fork:
+            raise ValueError(
+                f"TES restarts every window from a copy of a state, and "
+                f"{type(self.pool).__name__} cannot copy states. NRES, PES, GPES and FullES can "
+                "use it."
+            )
+
+    @property
+    def period(self) -> int:
+        return self.window
+
+
+class FullES(EvolutionStrategy):
+    r"""Antithetic evolution strategies on whole episodes: 2T steps a worker and estimate.
+
+    The offline method that `NRES` replaces: unbiased for the same smoothed loss; nothing is
+    carried from one estimate to the next. Arguments as for `NRES`, without a window.
+
+    **Reference:** Salimans et al., *Evolution Strategies as a Scalable Alternative to
+    Reinforcement Learning*, 2017; algorithm [alg:fulles] of Li et al., NeurIPS 2023.
+    """
+
+    restarts = False
+
+    def __init__(self, system: System | Pool, **arguments: Any):
+        pool = as_pool(system)
+        super().__init__(pool, window=pool.horizon, **arguments)
+
+    @property
+    def period(self) -> int:
+        return self.horizon
+
+
+@eqx.filter_jit
+def perturb(
+    theta: Theta,
+    workers: Workers,
+    noise: Noise | None,
+    sigma: Float[Array, ""],
+    *,
+    horizon: int,
+    period: int,
+    members: int,
+    keep: bool,
+    accumulate: bool,
+) -> tuple[Noise, PyTree, PyTree]:
+    """What each unroll runs with: `theta` plus and minus its worker's noise, then unperturbed.
+
+    **Returns:** the noise to carry, the noise of this window, and the parameters of each unroll,
+    with axes `(members, workers)` in front.
+    """
+    keys = workers.noise_keys(horizon, period)
+    noise, epsilon = update_noise(
+        noise, theta, keys, workers.start, sigma, period=period, keep=keep, accumulate=accumulate
+    )
+
+    def spread(x, e):
+        x = jnp.broadcast_to(x, e.shape)
+        return jnp.stack([x + e, x - e] + [x] * (members - 2))
+
+    return noise, epsilon, jax.tree.map(spread, theta, epsilon)
+
+
+@eqx.filter_jit
+def reduce(
+    noise: Noise,
+    epsilon: PyTree,
+    loss: Float[Array, "members workers"],
+    steps: Int[Array, "members workers"],
+    *,
+    scale: float,
+) -> Contributions:
+    """Weigh the loss differences into a gradient."""
+    coefficient = (loss[0] - loss[1]) * (scale / 2)
+    if noise.score is None:
+        weight = epsilon
+        coefficient = coefficient / noise.sigma.astype(loss.dtype) ** 2
+    else:
+        weight = noise.score
+    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(weight)).astype(loss.dtype)
+    result = Contributions(None, norm, (loss[0] + loss[1]) * (scale / 2), steps)
+    coefficient = jnp.where(result.finite, coefficient, 0)
+
+    def weigh(rows):
+        # Full precision: the matrix units' short float would cost three digits and save nothing.
+        c = coefficient.astype(rows.dtype)
+        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+    grad = jax.tree.map(weigh, weight)
+    return Contributions(grad, result.norm, result.loss, result.steps)
+
+
+def _over_blocks(run, workers, carry, length, count: int, block: int):
+    """Run one block of workers after another, so that only a block's parameters exist at a time.
+
+    Carried arrays are written in place. Results do not depend on the size of a block, but for
+    the order in which contributions are added.
+    """
+    if block >= count:
+        return run(workers, carry, length)
+
+    def take(tree, start, size, axis=0):
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree)
+
+    def put(tree, part, start, axis=0):
+        return jax.tree.map(
+            lambda x, p: jax.lax.dynamic_update_slice_in_dim(x, p, start, axis), tree, part
+        )
+
+    def one_block(start, size, carry):
+        if carry is not None:
+            carry = Carry(take(carry.noise, start, size), take(carry.pool, start, size, axis=1))
+        return run(take(workers, start, size), carry, take(length, start, size))
+
+    def accumulate(start, size, loop):
+        carry, total = loop
+        part_carry, part = one_block(start, size, carry)
+        if carry is not None:
+            carry = Carry(
+                put(carry.noise, part_carry.noise, start),
+                put(carry.pool, part_carry.pool, start, axis=1),
+            )
+        total = Contributions(
+            jax.tree.map(jnp.add, total.grad, part.grad),
+            put(total.norm, part.norm, start),
+            put(total.loss, part.loss, start),
+            put(total.steps, part.steps, start, axis=1),
+        )
+        return carry, total
+
+    part = jax.eval_shape(lambda: one_block(0, block, carry)[1])
+    empty = Contributions(
+        jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), part.grad),
+        jnp.zeros(count, part.norm.dtype),
+        jnp.zeros(count, part.loss.dtype),
+        jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
+    )
+    whole, rest = divmod(count, block)
+    loop = jax.lax.fori_loop(
+        0, whole, lambda i, loop: accumulate(i * block, block, loop), (carry, empty)
+    )
+    return accumulate(whole * block, rest, loop) if rest else loop
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}.")
+    return int(value)

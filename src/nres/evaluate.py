@@ -1,0 +1,102 @@
+"""`evaluate`: the loss of whole episodes, unperturbed or smoothed."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from nres.estimators.base import Steps, as_key
+from nres.noise import draw
+from nres.pools.base import Pool, Window
+from nres.pools.jax import JaxPool, as_pool
+from nres.system import System, Theta, as_theta
+
+
+class Evaluation(eqx.Module):
+    """The losses of some whole episodes."""
+
+    losses: Float[Array, "episodes"]
+    """The mean loss per step of each episode."""
+    taken: Array
+
+    @property
+    def loss(self) -> Float[Array, ""]:
+        """The mean over episodes."""
+        return self.losses.mean()
+
+    @property
+    def stderr(self) -> Float[Array, ""]:
+        """The standard error of `loss`; not a number for a single episode."""
+        return self.losses.std(ddof=1) / jnp.sqrt(self.losses.size)
+
+    @property
+    def steps(self) -> Steps:
+        """Unroll steps spent."""
+        taken = np.asarray(self.taken)
+        return Steps(int(taken.sum(dtype=np.int64)), int(taken.max()))
+
+
+def evaluate(
+    system: System | Pool,
+    theta: Theta,
+    key: Key[Array, ""],
+    *,
+    episodes: int = 1,
+    sigma: float = 0.0,
+) -> Evaluation:
+    r"""The loss $\frac1T \sum_t L_t$ at `theta`, or smoothed around it, over whole episodes.
+
+    ```python
+    result = nres.evaluate(system, theta, jax.random.key(0), episodes=100, sigma=0.04)
+    print(result.loss, result.stderr)
+    ```
+
+    **Arguments:**
+
+    - `system`: a `nres.System`, or any `nres.Pool`.
+    - `theta`: the parameters.
+    - `key`: a JAX random key.
+    - `episodes`: how many to run, each with its own randomness.
+    - `sigma`: if positive, each episode runs with parameters drawn from
+        $\mathcal N(\theta, \sigma^2 I)$, so that the mean is the smoothed loss.
+    """
+    pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1, got {episodes}.")
+    if not sigma >= 0:
+        raise ValueError(f"sigma must not be negative, got {sigma}.")
+    pool.check(theta)
+    if isinstance(pool, JaxPool):
+        window = _run_compiled(pool, theta, key, episodes, sigma)
+    else:
+        thetas, keys, start = _episodes(theta, key, episodes, sigma)
+        thetas, start = jax.device_get((thetas, start))
+        window = pool.advance(
+            None,
+            thetas,
+            np.asarray(jax.random.key_data(keys)),
+            start,
+            pool.horizon,
+            np.full(episodes, pool.horizon),
+        )
+    return Evaluation(jnp.asarray(window.loss)[0] / pool.horizon, jnp.asarray(window.steps)[0])
+
+
+@eqx.filter_jit
+def _run_compiled(pool: JaxPool, theta, key, episodes: int, sigma: float) -> Window:
+    thetas, keys, start = _episodes(theta, key, episodes, sigma)
+    return pool.advance(None, thetas, keys, start, pool.horizon)
+
+
+def _episodes(theta, key, episodes, sigma):
+    system_key, noise_key = jax.random.split(key)
+    numbers = jnp.arange(episodes, dtype=jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(system_key, numbers)
+    if sigma:
+        noise_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(noise_key, numbers)
+        noise = draw(noise_keys, jnp.full(episodes, sigma), theta)
+        thetas = jax.tree.map(lambda x, e: (x + e)[None], theta, noise)
+    else:
+        thetas = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, episodes, *x.shape)), theta)
+    return thetas, keys, jnp.zeros(episodes, jnp.int32)

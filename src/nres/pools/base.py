@@ -1,0 +1,80 @@
+"""`Pool`: where a batch of unrolls runs, one window at a time."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, PyTree
+
+
+class Window(eqx.Module):
+    """What a pool returns for one window. Member and worker are the leading axes."""
+
+    state: PyTree
+    """Whatever the pool needs to continue: handed back, unread, at the next call."""
+    loss: Float[Array | np.ndarray, "members workers"]
+    """The losses of the window, summed; absorbed steps included."""
+    steps: Int[Array | np.ndarray, "members workers"]
+    """How many steps were really taken; absorbed steps not included."""
+    ended: Bool[Array | np.ndarray, "members workers"]
+    """Whether the trajectory has ended early, in this window or an earlier one."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """A batch of unrolls that advances one window at a time.
+
+    A *worker* is a group of unrolls, its *members*, that differ in their parameters alone: an
+    antithetic pair has two. Keys, positions and resets are given per worker, so members share
+    every random number and start their episodes together.
+
+    To use a simulator that is not written in JAX, implement this class with NumPy: then
+    parameters, keys and positions arrive as NumPy arrays, and no code of the pool is traced.
+    `nres.JaxPool` implements it for a `nres.System`.
+    """
+
+    horizon: int
+    """T: the number of steps in an episode."""
+
+    can_fork: bool
+    """Whether `fork` works: the simulator can copy a state."""
+
+    def advance(
+        self,
+        state: Any,
+        thetas: PyTree,
+        keys: Any,
+        start: Any,
+        window: int,
+        length: Any = None,
+    ) -> Window:
+        """Advance every member of every worker by one window.
+
+        **Arguments:**
+
+        - `state`: `Window.state` of the last call; `None` starts every worker afresh.
+        - `thetas`: the parameters of each unroll: like one `theta`, with axes
+            `(members, workers)` in front of every leaf.
+        - `keys`: one random key a worker and episode, the same for all windows of the episode;
+            a NumPy pool gets an array of `uint32`, of shape `(workers, 2)` for the usual keys.
+            All randomness must come from these keys and the step.
+        - `start`: steps already taken by each worker. A worker at 0 begins a new episode in
+            this window: its members are initialised, each with its own parameters.
+        - `window`: W, the largest number of steps to take; 0 only initialises.
+        - `length`: the number of steps each worker takes, between 0 and `window`; `None` stands
+            for `window` everywhere. A window never crosses the horizon.
+
+        A member that ends early is absorbed: no further steps, and a constant loss (zero unless
+        the problem says otherwise) for each remaining step of this and later windows, until its
+        worker begins a new episode.
+        """
+        ...
+
+    def fork(self, state: Any, member: int) -> Any:
+        """Let every member continue from the state of one of them (`TES` needs this)."""
+        ...
+
+    def check(self, theta: PyTree) -> None:
+        """Raise a `ValueError` if `theta` cannot be unrolled, before anything is computed."""
+        ...

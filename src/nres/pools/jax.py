@@ -1,0 +1,158 @@
+"""`JaxPool`: a `System` unrolled in a batch, as one vectorised scan."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree
+
+from nres.pools.base import Pool, Window
+from nres.system import System, check_system
+
+
+class _Lane(eqx.Module):
+    """The state of one unroll, or of a batch of them."""
+
+    state: PyTree
+    ended: Array | None  # None when the system never ends early
+
+
+class JaxPool(eqx.Module):
+    """Unrolls a `System` in a batch: `vmap` over members and workers, `scan` over steps.
+
+    ```python
+    pool = nres.JaxPool(nres.systems.Lorenz(), unroll=8)
+    estimator = nres.NRES(pool, workers=200, window=100, sigma=0.04)
+    ```
+
+    **Arguments:**
+
+    - `system`: the `nres.System` to unroll.
+    - `unroll`: how many steps are compiled into one iteration of the scan. More is faster for
+        cheap steps, on GPUs above all, and takes longer to compile. By default it is chosen
+        from the backend and the size of the step.
+    """
+
+    system: System
+    unroll: int | None = eqx.field(static=True)
+    horizon: int = eqx.field(static=True)
+    can_fork: bool = eqx.field(static=True)
+
+    def __init__(self, system: System, *, unroll: int | None = None):
+        if not isinstance(system, System):
+            raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
+        if unroll is not None and unroll < 1:
+            raise ValueError(f"unroll must be at least 1, got {unroll}.")
+        horizon = int(system.horizon)
+        if horizon < 1:
+            raise ValueError(
+                f"{type(system).__name__}.horizon must be at least 1, got {system.horizon}."
+            )
+        self.system = system
+        self.unroll = unroll
+        self.horizon = horizon
+        self.can_fork = True
+
+    def advance(
+        self,
+        state: _Lane | None,
+        thetas: PyTree,
+        keys: Key[Array, "workers"],
+        start: Int[Array, "workers"],
+        window: int,
+        length: Int[Array, "workers"] | None = None,
+    ) -> Window:
+        lane = functools.partial(self._advance_one, window=window)
+        # Members outside, workers inside: so the long axis is the contiguous one.
+        axes = (0, 0, 0, 0, None if length is None else 0)
+        workers = jax.vmap(lane, in_axes=axes)
+        axes = (0, 0, None, None, None)
+        return jax.vmap(workers, in_axes=axes)(state, thetas, keys, start, length)
+
+    def fork(self, state: _Lane, member: int) -> _Lane:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)
+
+    def check(self, theta: PyTree) -> None:
+        check_system(self.system, theta)
+
+    def _advance_one(self, lane, theta, key, start, length, *, window: int) -> Window:
+        system = self.system
+        # Fresh at the start of an episode, and where nothing is carried.
+        fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
+        jaxpr, step_shape = jax.make_jaxpr(system.step, return_shape=True)(fresh, theta, start, key)
+        ends = len(step_shape) == 3
+        ended = jnp.zeros((), bool) if ends else None
+        if lane is None:
+            lane = _Lane(fresh, ended)
+        else:
+            begins = start == 0
+            lane = jax.tree.map(
+                lambda new, old: jnp.where(begins, new, old), _Lane(fresh, ended), lane
+            )
+
+        def body(carry, i):
+            lane, total, taken = carry
+            t = start + i
+            state, loss, *end = system.step(lane.state, theta, t, jax.random.fold_in(key, t + 1))
+            new = _Lane(state, end[0] if ends else None)
+            within = None if length is None else i < length
+            active = within
+            if ends:
+                active = ~lane.ended if within is None else within & ~lane.ended
+                otherwise = system.absorbing_loss
+                if within is not None:
+                    otherwise = jnp.where(within, otherwise, 0.0)
+                loss = jnp.where(active, loss, jnp.asarray(otherwise, loss.dtype))
+            elif within is not None:
+                loss = jnp.where(within, loss, 0)
+            if active is not None:
+                new = jax.tree.map(lambda n, o: jnp.where(active, n, o), new, lane)
+                taken = taken + active
+            return (new, total + loss, taken), None
+
+        total = jnp.zeros((), step_shape[1].dtype)
+        taken = jnp.zeros((), jnp.int32)
+        unroll = self.unroll or default_unroll(_count_equations(jaxpr), jax.default_backend())
+        steps = jnp.arange(window, dtype=start.dtype)
+        (lane, total, taken), _ = jax.lax.scan(body, (lane, total, taken), steps, unroll=unroll)
+        if length is None and not ends:
+            taken = jnp.full_like(taken, window)
+        return Window(
+            state=lane,
+            loss=total,
+            steps=taken,
+            ended=lane.ended if ends else jnp.zeros((), bool),
+        )
+
+
+def default_unroll(equations: int, backend: str) -> int:
+    """How many steps of a system to compile into one iteration of the scan.
+
+    `equations` is the size of one step, in operations of its jaxpr.
+    """
+    if backend == "cpu":
+        return 2 if equations <= 200 else 1
+    return max(1, min(50, 2500 // max(equations, 1)))
+
+
+def _count_equations(jaxpr: Any) -> int:
+    """Operations in a jaxpr, those of the functions it calls included."""
+    count = 0
+    for equation in jaxpr.eqns:
+        inner = [p for p in jax.tree.leaves(list(equation.params.values())) if hasattr(p, "eqns")]
+        count += sum(map(_count_equations, inner)) if inner else 1
+    return count
+
+
+def as_pool(system_or_pool: Any) -> Pool:
+    """A `System` wrapped in a `JaxPool`; a pool as it is."""
+    if isinstance(system_or_pool, System):
+        return JaxPool(system_or_pool)
+    if isinstance(system_or_pool, Pool):
+        return system_or_pool
+    raise TypeError(
+        "expected an nres.System or an object that implements nres.Pool, "
+        f"got {type(system_or_pool).__name__}."
+    )

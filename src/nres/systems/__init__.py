@@ -1,0 +1,5 @@
+"""Ready-made systems."""
+
+from nres.systems.lorenz import Lorenz as Lorenz
+from nres.systems.lorenz import LorenzTest as LorenzTest
+from nres.systems.quadratic import Quadratic as Quadratic

@@ -1,0 +1,113 @@
+"""The Lorenz system: fit the parameters of a chaotic trajectory."""
+
+import math
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from nres.evaluate import evaluate
+from nres.system import System
+
+_START = (1.2, 1.3, 1.6)
+_DT = 0.005
+_B = 8 / 3
+
+Vector = Float[Array, "3"]
+
+
+class Lorenz(System):
+    r"""Recover the parameters of a Lorenz system from its observed z-coordinate.
+
+    Euler steps of size 0.005 from $s_0 = (1.2, 1.3, 1.6)$,
+
+    $$ \dot x = a (y - x), \quad \dot y = x (r - z) - y, \quad \dot z = x y - \tfrac83 z, $$
+
+    with $\theta = (\ln r, \ln a)$ and loss $L_t = (z_t - z_t^{\text{truth}})^2$ against the
+    trajectory of $r = 28, a = 10$. The loss surface is chaotic: backpropagation through 2000
+    steps tells nothing of it.
+
+    ```python
+    system = nres.systems.Lorenz()
+    theta = system.initial_theta()
+    nres.evaluate(system, theta, jax.random.key(0)).loss     # the training loss
+    system.test_loss(theta, jax.random.key(0))               # over random initial states
+    ```
+
+    **Reference:** section [subsec:lorenz] of Li et al., NeurIPS 2023.
+    """
+
+    horizon: int = eqx.field(static=True)
+    observed: Float[Array, "horizon"]
+    """The z-coordinate of the true trajectory after each step."""
+
+    truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
+    """The parameters that made the observations."""
+
+    def __init__(self, horizon: int = 2000):
+        self.horizon = horizon
+        self.observed = _trajectory(jnp.asarray(_START), jnp.asarray(self.truth), horizon)
+
+    def initial_theta(self) -> Float[Array, "2"]:
+        """Where the paper's optimisations start."""
+        return jnp.array([3.7, 3.116])
+
+    def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> Vector:
+        return jnp.asarray(_START, theta.dtype)
+
+    def step(self, state, theta, t, key):
+        state = lorenz_step(state, theta)
+        return state, (state[2] - self.observed[t].astype(theta.dtype)) ** 2
+
+    def test_system(self) -> "LorenzTest":
+        """The same problem over a distribution of initial states: what progress is measured on."""
+        return LorenzTest(self.horizon)
+
+    def test_loss(
+        self, theta: Float[Array, "2"], key: Key[Array, ""], episodes: int = 10_000
+    ) -> Float[Array, ""]:
+        """The mean loss over random initial states, the truth starting from the same ones."""
+        return evaluate(self.test_system(), theta, key, episodes=episodes).loss
+
+
+class LorenzTest(System):
+    r"""Lorenz from a random initial state $\mathcal N((1.2, 1.3, 1.6), 0.01\,I)$.
+
+    The true system starts from the same state and runs along.
+    """
+
+    horizon: int = eqx.field(static=True, default=2000)
+
+    def init(self, theta, key) -> tuple[Vector, Vector]:
+        start = jnp.asarray(_START, theta.dtype) + 0.1 * jax.random.normal(key, (3,), theta.dtype)
+        return start, start
+
+    def step(self, state, theta, t, key):
+        model, truth = state
+        model = lorenz_step(model, theta)
+        truth = lorenz_step(truth, jnp.asarray(Lorenz.truth, theta.dtype))
+        return (model, truth), (model[2] - truth[2]) ** 2
+
+
+def lorenz_step(state: Vector, theta: Float[Array, "2"]) -> Vector:
+    """One Euler step."""
+    x, y, z = state
+    r, a = jnp.exp(theta)
+    return jnp.stack(
+        [
+            x + a * (y - x) * _DT,
+            y + (x * (r - z) - y) * _DT,
+            z + (x * y - _B * z) * _DT,
+        ]
+    )
+
+
+@eqx.filter_jit
+def _trajectory(start: Vector, theta: Float[Array, "2"], steps: int) -> Float[Array, "steps"]:
+    def step(state, _):
+        state = lorenz_step(state, theta)
+        return state, state[2]
+
+    return jax.lax.scan(step, start, length=steps)[1]
