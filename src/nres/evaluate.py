@@ -1,16 +1,18 @@
 """`evaluate`: the loss of whole episodes, unperturbed or smoothed."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, PyTree
 
 from nres.estimators.base import Steps, as_key
 from nres.noise import draw
-from nres.pools.base import Pool, Window
+from nres.pools.base import Window
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import System, Theta, as_theta
+from nres.system import as_theta
 
 
 class Evaluation(eqx.Module):
@@ -38,9 +40,9 @@ class Evaluation(eqx.Module):
 
 
 def evaluate(
-    system: System | Pool,
-    theta: Theta,
-    key: Key[Array, ""],
+    system: Any,
+    theta: PyTree,
+    key: Array,
     *,
     episodes: int = 1,
     sigma: float = 0.0,
@@ -95,8 +97,9 @@ def _episodes(theta, key, episodes, sigma):
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(system_key, numbers)
     if sigma:
         noise_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(noise_key, numbers)
-        noise = draw(noise_keys, jnp.full(episodes, sigma), theta)
-        thetas = jax.tree.map(lambda x, e: (x + e)[None], theta, noise)
+        scale = jnp.full(episodes, sigma)
+        noise = draw(noise_keys, jnp.zeros(episodes, jnp.int32), scale, theta)
+        thetas = jax.tree.map(lambda x, e: (x[None] + e)[None], theta, noise)
     else:
         thetas = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, episodes, *x.shape)), theta)
     return thetas, keys, jnp.zeros(episodes, jnp.int32)

@@ -1,17 +1,21 @@
 r"""How perturbations are drawn, kept or regenerated.
 
 Every worker perturbs $\theta$ by $\epsilon \sim \mathcal N(0, \sigma^2 I)$. A noise is known by
-its worker's key, its episode and its number within the episode, so it can be drawn again
-instead of being kept. The $\sigma$ that scaled it is stored with it: under a schedule, old noise
-is never weighed with a new $\sigma$.
+its worker's key and its number in the worker's life, so it can be drawn again instead of being
+kept. The $\sigma$ that scaled it is stored with it: under a schedule, old noise is never weighed
+with a new $\sigma$.
 """
+
+import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from nres.system import Theta
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 class Noise(eqx.Module):
@@ -26,18 +30,66 @@ class Noise(eqx.Module):
     serves a whole episode and the score follows from it."""
 
 
-def draw(keys: Key[Array, "workers"], sigma: Float[Array, "workers"], theta: Theta) -> PyTree:
-    r"""One $\epsilon \sim \mathcal N(0, \sigma_i^2 I)$ a worker: `theta` with rows in front."""
+def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The Threefry-2x32 hash, 20 rounds: two words of 32 random bits for each counter.
+
+    JAX's default generator is the same function. On CPUs it compiles it as a loop of many small
+    kernels, which takes longer than the unrolls it serves; written out, it is one.
+
+    **Reference:** Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011.
+    """
+    words = (*key, key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    x, y = counter[0] + words[0], counter[1] + words[1]
+    for i in range(5):
+        for r in _ROTATIONS[i % 2]:
+            x = x + y
+            y = x ^ ((y << jnp.uint32(r)) | (y >> jnp.uint32(32 - r)))
+        x = x + words[(i + 1) % 3]
+        y = y + words[(i + 2) % 3] + jnp.uint32(i + 1)
+    return x, y
+
+
+def draw(
+    keys: Key[Array, "workers"],
+    number: Int[Array, "workers"],
+    sigma: Float[Array, "workers"],
+    theta: Theta,
+) -> PyTree:
+    r"""The noise with this number of each worker: rows like `theta`, scaled by $\sigma_i$.
+
+    Element j of noise n hashes the counter (n + 1, j) with the worker's key; `jax.random.fold_in`
+    uses the counters (0, .), so the two never meet.
+    """
+    data = jax.random.key_data(keys)
+    words = jnp.split(data, data.shape[1], axis=1)
+    # Keys of other generators than Threefry have four words.
+    key = (words[0], words[1]) if len(words) == 2 else threefry(tuple(words[:2]), tuple(words[2:]))
     leaves, structure = jax.tree.flatten(theta)
+    rows, first = [], 0
+    for leaf in leaves:
+        double = leaf.dtype == jnp.float64
+        count = leaf.size if double else -(-leaf.size // 2)
+        element = jnp.arange(first, first + count, dtype=jnp.uint32)[None, :]
+        first += count
+        counter = (number.astype(jnp.uint32)[:, None] + jnp.uint32(1), element)
+        bits = threefry(key, counter)
+        normal = _normal64(*bits) if double else _normal32(jnp.concatenate(bits, axis=1))
+        scaled = sigma[:, None].astype(normal.dtype) * normal[:, : leaf.size]
+        rows.append(scaled.astype(leaf.dtype).reshape(-1, *leaf.shape))
+    return jax.tree.unflatten(structure, rows)
 
-    def one(key, sigma):
-        leaf_keys = [key] if len(leaves) == 1 else jax.random.split(key, len(leaves))
-        return [
-            sigma.astype(leaf.dtype) * jax.random.normal(k, leaf.shape, leaf.dtype)
-            for k, leaf in zip(leaf_keys, leaves, strict=True)
-        ]
 
-    return jax.tree.unflatten(structure, jax.vmap(one)(keys, sigma))
+def _normal32(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Standard normal numbers by inversion, from 23 random bits each."""
+    unit = (bits >> jnp.uint32(9)).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1.0)
+    return math.sqrt(2) * jax.lax.erf_inv(unit)
+
+
+def _normal64(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """The same in double precision, from 52 random bits each."""
+    bits = (high >> jnp.uint32(6)).astype(jnp.float64) * 2.0**26
+    bits = bits + (low >> jnp.uint32(6)).astype(jnp.float64)
+    return math.sqrt(2) * jax.lax.erf_inv(bits * 2.0**-51 + (2.0**-52 - 1.0))
 
 
 def where_worker(condition: Bool[Array, "workers"], new: PyTree, old: PyTree) -> PyTree:
@@ -56,15 +108,11 @@ def times_worker(factor: Float[Array, "workers"], rows: PyTree) -> PyTree:
     )
 
 
-def noise_count(horizon: int, period: int) -> int:
-    """How many noises an episode uses."""
-    return -(-horizon // period)
-
-
 def update_noise(
     noise: Noise | None,
     theta: Theta,
     keys: Key[Array, "workers"],
+    number: Int[Array, "workers"],
     start: Int[Array, "workers"],
     sigma: Float[Array, ""],
     *,
@@ -74,8 +122,8 @@ def update_noise(
 ) -> tuple[Noise, PyTree]:
     """The noise of the windows that begin at `start`, and what is carried of it.
 
-    Workers at a multiple of `period` draw a new noise, the others go on with theirs. `keys`
-    identify the noise in use at `start`, whether it is new or not.
+    Workers at a multiple of `period` draw a new noise, the others go on with theirs; `number` is
+    that of the noise in use, whether it is new or not.
 
     **Returns:** the carried `Noise` and the noise itself.
     """
@@ -83,7 +131,7 @@ def update_noise(
     scale = jnp.broadcast_to(sigma, start.shape)
     if noise is not None:
         scale = jnp.where(fresh, scale, noise.sigma)
-    epsilon = draw(keys, scale, theta)
+    epsilon = draw(keys, number, scale, theta)
     if noise is not None and noise.epsilon is not None:
         epsilon = where_worker(fresh, epsilon, noise.epsilon)
     score = None

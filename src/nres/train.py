@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, PyTree
 
 from nres.estimators.base import (
     Estimate,
@@ -122,10 +122,10 @@ class Progress:
 def train(
     estimator: Estimator,
     optimizer: optax.GradientTransformation,
-    theta: Theta,
+    theta: PyTree,
     *,
     updates: int,
-    key: Key[Array, ""] | None = None,
+    key: Array | None = None,
     eval_fn: Callable[[Theta], Any] | None = None,
     eval_every: int | None = None,
     callback: Callable[[Progress], Any] | None = None,

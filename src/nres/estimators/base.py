@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,8 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
-
-NonFinitePolicy = Literal["skip", "raise"]
 
 
 class NonFiniteError(FloatingPointError):
@@ -52,22 +50,19 @@ class Workers(eqx.Module):
     start: Int[Array, "workers"]
     """The step of the episode at which the next window starts."""
 
-    # Two streams out of one key, told apart by the parity of what is folded in.
-
     def episode_keys(self) -> Key[Array, "workers"]:
         """The keys of the systems' own randomness, one an episode."""
-        return jax.vmap(jax.random.fold_in)(self.key, 2 * self.episode + 1)
+        return jax.vmap(jax.random.fold_in)(self.key, self.episode)
 
-    def noise_keys(self, horizon: int, period: int) -> Key[Array, "workers"]:
-        """The keys of the noises in use at `start`, when a new one comes every `period` steps."""
-        count = -(-horizon // period)
-        index = self.episode * count + self.start // period
-        return jax.vmap(jax.random.fold_in)(self.key, 2 * index)
+    def noise_numbers(self, horizon: int, period: int) -> Int[Array, "workers"]:
+        """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
+        return self.episode * -(-horizon // period) + self.start // period
 
     def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
         end = self.start + length
         finished = end >= horizon
-        return Workers(self.key, self.episode + finished, jnp.where(finished, 0, end))
+        episode = self.episode + finished.astype(self.episode.dtype)
+        return Workers(self.key, episode, jnp.where(finished, 0, end))
 
 
 class EstimatorState(eqx.Module):
@@ -148,7 +143,7 @@ class Estimator(eqx.Module):
     window: eqx.AbstractVar[int]
     workers: eqx.AbstractVar[int]
     members: eqx.AbstractVar[int]
-    nonfinite: eqx.AbstractVar[NonFinitePolicy]
+    nonfinite: eqx.AbstractVar[str]
 
     @abc.abstractmethod
     def _begin(self, theta: Theta, workers: Workers) -> PyTree:
@@ -170,7 +165,7 @@ class Estimator(eqx.Module):
         """How many windows an episode has; the last is shorter where W does not divide T."""
         return -(-self.horizon // self.window)
 
-    def init(self, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+    def init(self, theta: PyTree, key: Any) -> EstimatorState:
         """Workers at independent, uniformly distributed windows of their first episode.
 
         Worker i is really unrolled to its starting point at `theta`, with its own noise, as in
@@ -187,7 +182,7 @@ class Estimator(eqx.Module):
         init = _init_compiled if isinstance(self.pool, JaxPool) else _init
         return init(self, theta, as_key(key))
 
-    def estimate(self, theta: Theta, state: EstimatorState) -> Estimate:
+    def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
         """One gradient estimate at `theta`: every worker runs one window.
 
         May be called in a function that is itself compiled.
@@ -205,7 +200,7 @@ def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorS
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
     zeros = jnp.zeros(count, jnp.int32)
     workers = Workers(keys, zeros, zeros)
-    # An odd number that is the key of no episode within reach.
+    # A number that no episode within reach has.
     offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
@@ -316,7 +311,8 @@ def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
     info = estimate.info
     if isinstance(info.nonfinite, jax.core.Tracer):
         message = "a worker gave a non-finite loss or gradient"
-        return eqx.error_if(estimate, info.nonfinite > 0, message)
+        grad = eqx.error_if(estimate.grad, info.nonfinite > 0, message)
+        return eqx.tree_at(lambda e: e.grad, estimate, grad)
     if count := int(info.nonfinite):
         worker = int(info.first_nonfinite)
         start = int(info.window_start[worker])
@@ -351,7 +347,8 @@ def _describe(signature: Any) -> str:
 
 def as_key(key: Any) -> Key[Array, ""]:
     """A JAX random key, old style or new, as a new-style one."""
-    if eqx.is_array(key):
+    if isinstance(key, jax.Array | np.ndarray):
+        key = jnp.asarray(key)
         if jnp.issubdtype(key.dtype, jnp.uint32) and key.ndim == 1:
             key = jax.random.wrap_key_data(key)
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:

@@ -15,7 +15,7 @@ only the window's own noise counts.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,26 +25,16 @@ from jaxtyping import Array, Float, Int, PyTree
 from nres.estimators.base import (
     Contributions,
     Estimator,
-    NonFinitePolicy,
     Workers,
     squared_norm,
 )
+from nres.estimators.blocks import Carry, over_blocks
 from nres.noise import Noise, update_noise
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import System, Theta
+from nres.system import Theta
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
-
-# Perturbed parameters are formed for so many numbers at a time: 64 MB in single precision.
-BLOCK_ELEMENTS = 2**24
-
-
-class Carry(eqx.Module):
-    """What the workers of an evolution strategy carry from window to window."""
-
-    noise: Noise
-    pool: PyTree
 
 
 class EvolutionStrategy(Estimator):
@@ -55,8 +45,8 @@ class EvolutionStrategy(Estimator):
     workers: int = eqx.field(static=True)
     window: int = eqx.field(static=True)
     sigma: Sigma = eqx.field(static=True)
-    noise: Literal["keep", "regenerate"] = eqx.field(static=True)
-    nonfinite: NonFinitePolicy = eqx.field(static=True)
+    noise: str = eqx.field(static=True)
+    nonfinite: str = eqx.field(static=True)
 
     period: eqx.AbstractVar[int]
     """K: a new noise is drawn at every multiple of it."""
@@ -65,13 +55,13 @@ class EvolutionStrategy(Estimator):
 
     def __init__(
         self,
-        system: System | Pool,
+        system: Any,
         *,
         workers: int,
         window: int,
         sigma: Sigma,
-        noise: Literal["keep", "regenerate"] = "keep",
-        nonfinite: NonFinitePolicy = "skip",
+        noise: str = "keep",
+        nonfinite: str = "skip",
     ):
         self.pool = as_pool(system)
         self.horizon = self.pool.horizon
@@ -110,11 +100,11 @@ class EvolutionStrategy(Estimator):
     def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
             return None
-        noise, thetas = self._perturb(theta, workers, None, jnp.zeros((), jnp.int32))[::2]
+        noise, _, thetas = self._perturb(theta, workers, None, jnp.zeros((), jnp.int32))
         if not isinstance(self.pool, JaxPool):
             return Carry(noise, None)
-        pool = self.pool.advance(None, thetas, workers.episode_keys(), workers.start, 0)
-        return Carry(noise, pool.state)
+        keys = workers.episode_keys()
+        return Carry(noise, self.pool.advance(None, thetas, keys, workers.start, 0).state)
 
     def _window(
         self,
@@ -126,9 +116,8 @@ class EvolutionStrategy(Estimator):
     ) -> tuple[Carry | None, Contributions]:
         if isinstance(self.pool, JaxPool):
             size = sum(leaf.size for leaf in jax.tree.leaves(theta))
-            block = max(1, BLOCK_ELEMENTS // size)
             run = functools.partial(self._run_block, theta, update)
-            return _over_blocks(run, workers, carry, length, self.workers, block)
+            return over_blocks(run, workers, carry, length, self.workers, size)
         return self._run_block(theta, update, workers, carry, length)
 
     def _run_block(self, theta, update, workers, carry, length):
@@ -245,7 +234,7 @@ class GPES(EvolutionStrategy):
 
     restarts = False
 
-    def __init__(self, system: System | Pool, *, period: int, **arguments: Any):
+    def __init__(self, system: Any, *, period: int, **arguments: Any):
         super().__init__(system, **arguments)
         if period < 1 or period % self.window:
             raise ValueError(
@@ -268,7 +257,7 @@ class TES(EvolutionStrategy):
 
     restarts = True
 
-    def __init__(self, system: System | Pool, **arguments: Any):
+    def __init__(self, system: Any, **arguments: Any):
         super().__init__(system, **arguments)
         if not self.pool.can_fork:
             raise ValueError(
@@ -294,7 +283,7 @@ class FullES(EvolutionStrategy):
 
     restarts = False
 
-    def __init__(self, system: System | Pool, **arguments: Any):
+    def __init__(self, system: Any, **arguments: Any):
         pool = as_pool(system)
         super().__init__(pool, window=pool.horizon, **arguments)
 
@@ -321,9 +310,16 @@ def perturb(
     **Returns:** the noise to carry, the noise of this window, and the parameters of each unroll,
     with axes `(members, workers)` in front.
     """
-    keys = workers.noise_keys(horizon, period)
     noise, epsilon = update_noise(
-        noise, theta, keys, workers.start, sigma, period=period, keep=keep, accumulate=accumulate
+        noise,
+        theta,
+        workers.key,
+        workers.noise_numbers(horizon, period),
+        workers.start,
+        sigma,
+        period=period,
+        keep=keep,
+        accumulate=accumulate,
     )
 
     def spread(x, e):
@@ -360,58 +356,6 @@ def reduce(
 
     grad = jax.tree.map(weigh, weight)
     return Contributions(grad, result.norm, result.loss, result.steps)
-
-
-def _over_blocks(run, workers, carry, length, count: int, block: int):
-    """Run one block of workers after another, so that only a block's parameters exist at a time.
-
-    Carried arrays are written in place. Results do not depend on the size of a block, but for
-    the order in which contributions are added.
-    """
-    if block >= count:
-        return run(workers, carry, length)
-
-    def take(tree, start, size, axis=0):
-        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree)
-
-    def put(tree, part, start, axis=0):
-        return jax.tree.map(
-            lambda x, p: jax.lax.dynamic_update_slice_in_dim(x, p, start, axis), tree, part
-        )
-
-    def one_block(start, size, carry):
-        if carry is not None:
-            carry = Carry(take(carry.noise, start, size), take(carry.pool, start, size, axis=1))
-        return run(take(workers, start, size), carry, take(length, start, size))
-
-    def accumulate(start, size, loop):
-        carry, total = loop
-        part_carry, part = one_block(start, size, carry)
-        if carry is not None:
-            carry = Carry(
-                put(carry.noise, part_carry.noise, start),
-                put(carry.pool, part_carry.pool, start, axis=1),
-            )
-        total = Contributions(
-            jax.tree.map(jnp.add, total.grad, part.grad),
-            put(total.norm, part.norm, start),
-            put(total.loss, part.loss, start),
-            put(total.steps, part.steps, start, axis=1),
-        )
-        return carry, total
-
-    part = jax.eval_shape(lambda: one_block(0, block, carry)[1])
-    empty = Contributions(
-        jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), part.grad),
-        jnp.zeros(count, part.norm.dtype),
-        jnp.zeros(count, part.loss.dtype),
-        jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
-    )
-    whole, rest = divmod(count, block)
-    loop = jax.lax.fori_loop(
-        0, whole, lambda i, loop: accumulate(i * block, block, loop), (carry, empty)
-    )
-    return accumulate(whole * block, rest, loop) if rest else loop
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -1,6 +1,7 @@
 """`JaxPool`: a `System` unrolled in a batch, as one vectorised scan."""
 
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -40,7 +41,7 @@ class JaxPool(eqx.Module):
     horizon: int = eqx.field(static=True)
     can_fork: bool = eqx.field(static=True)
 
-    def __init__(self, system: System, *, unroll: int | None = None):
+    def __init__(self, system: Any, *, unroll: int | None = None):
         if not isinstance(system, System):
             raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
         if unroll is not None and unroll < 1:
@@ -64,12 +65,13 @@ class JaxPool(eqx.Module):
         window: int,
         length: Int[Array, "workers"] | None = None,
     ) -> Window:
-        lane = functools.partial(self._advance_one, window=window)
+        lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
+        lane = functools.partial(self._advance_one, window=window, lanes=lanes)
         # Members outside, workers inside: so the long axis is the contiguous one.
         axes = (0, 0, 0, 0, None if length is None else 0)
         workers = jax.vmap(lane, in_axes=axes)
         axes = (0, 0, None, None, None)
-        return jax.vmap(workers, in_axes=axes)(state, thetas, keys, start, length)
+        return Window(*jax.vmap(workers, in_axes=axes)(state, thetas, keys, start, length))
 
     def fork(self, state: _Lane, member: int) -> _Lane:
         return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)
@@ -77,7 +79,8 @@ class JaxPool(eqx.Module):
     def check(self, theta: PyTree) -> None:
         check_system(self.system, theta)
 
-    def _advance_one(self, lane, theta, key, start, length, *, window: int) -> Window:
+    def _advance_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
+        """One lane: the fields of a `Window`, without the axes of members and workers."""
         system = self.system
         # Fresh at the start of an episode, and where nothing is carried.
         fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
@@ -109,32 +112,34 @@ class JaxPool(eqx.Module):
                 loss = jnp.where(within, loss, 0)
             if active is not None:
                 new = jax.tree.map(lambda n, o: jnp.where(active, n, o), new, lane)
-                taken = taken + active
+                taken = taken + active.astype(taken.dtype)
             return (new, total + loss, taken), None
 
         total = jnp.zeros((), step_shape[1].dtype)
         taken = jnp.zeros((), jnp.int32)
-        unroll = self.unroll or default_unroll(_count_equations(jaxpr), jax.default_backend())
+        unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes)
         steps = jnp.arange(window, dtype=start.dtype)
         (lane, total, taken), _ = jax.lax.scan(body, (lane, total, taken), steps, unroll=unroll)
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
-        return Window(
-            state=lane,
-            loss=total,
-            steps=taken,
-            ended=lane.ended if ends else jnp.zeros((), bool),
-        )
+        return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
 
 
-def default_unroll(equations: int, backend: str) -> int:
+def default_unroll(equations: int, lanes: int) -> int:
     """How many steps of a system to compile into one iteration of the scan.
 
-    `equations` is the size of one step, in operations of its jaxpr.
+    Measured on Lorenz, whose step has 20 operations. A CPU gains little from more than two. On a
+    GPU a long iteration is one kernel instead of many: as long as its compilation takes seconds,
+    and shorter once there are so many lanes that registers run out before launches matter.
+
+    **Arguments:**
+
+    - `equations`: the size of one step, in operations of its jaxpr.
+    - `lanes`: how many unrolls run in the batch.
     """
-    if backend == "cpu":
+    if jax.default_backend() == "cpu":
         return 2 if equations <= 200 else 1
-    return max(1, min(50, 2500 // max(equations, 1)))
+    return max(1, min(50 if lanes < 2**19 else 25, 2500 // equations))
 
 
 def _count_equations(jaxpr: Any) -> int:

@@ -15,7 +15,8 @@ _START = (1.2, 1.3, 1.6)
 _DT = 0.005
 _B = 8 / 3
 
-Vector = Float[Array, "3"]
+# Three arrays, not one of three numbers: in a batch each is then contiguous.
+Point = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 
 
 class Lorenz(System):
@@ -48,14 +49,14 @@ class Lorenz(System):
 
     def __init__(self, horizon: int = 2000):
         self.horizon = horizon
-        self.observed = _trajectory(jnp.asarray(_START), jnp.asarray(self.truth), horizon)
+        self.observed = _trajectory(jnp.asarray(self.truth), horizon)
 
     def initial_theta(self) -> Float[Array, "2"]:
         """Where the paper's optimisations start."""
         return jnp.array([3.7, 3.116])
 
-    def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> Vector:
-        return jnp.asarray(_START, theta.dtype)
+    def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> Point:
+        return _point(jnp.asarray(_START, theta.dtype))
 
     def step(self, state, theta, t, key):
         state = lorenz_step(state, theta)
@@ -80,9 +81,9 @@ class LorenzTest(System):
 
     horizon: int = eqx.field(static=True, default=2000)
 
-    def init(self, theta, key) -> tuple[Vector, Vector]:
+    def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> tuple[Point, Point]:
         start = jnp.asarray(_START, theta.dtype) + 0.1 * jax.random.normal(key, (3,), theta.dtype)
-        return start, start
+        return _point(start), _point(start)
 
     def step(self, state, theta, t, key):
         model, truth = state
@@ -91,23 +92,25 @@ class LorenzTest(System):
         return (model, truth), (model[2] - truth[2]) ** 2
 
 
-def lorenz_step(state: Vector, theta: Float[Array, "2"]) -> Vector:
+def lorenz_step(state: Point, theta: Float[Array, "2"]) -> Point:
     """One Euler step."""
     x, y, z = state
     r, a = jnp.exp(theta)
-    return jnp.stack(
-        [
-            x + a * (y - x) * _DT,
-            y + (x * (r - z) - y) * _DT,
-            z + (x * y - _B * z) * _DT,
-        ]
+    return (
+        x + a * (y - x) * _DT,
+        y + (x * (r - z) - y) * _DT,
+        z + (x * y - _B * z) * _DT,
     )
 
 
+def _point(vector: Float[Array, "3"]) -> Point:
+    return vector[0], vector[1], vector[2]
+
+
 @eqx.filter_jit
-def _trajectory(start: Vector, theta: Float[Array, "2"], steps: int) -> Float[Array, "steps"]:
+def _trajectory(theta: Float[Array, "2"], steps: int) -> Float[Array, "steps"]:
     def step(state, _):
         state = lorenz_step(state, theta)
         return state, state[2]
 
-    return jax.lax.scan(step, start, length=steps)[1]
+    return jax.lax.scan(step, _point(jnp.asarray(_START)), length=steps)[1]

@@ -1,0 +1,50 @@
+# Every target sets up what it needs: Python 3.11 or newer and make are enough.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint format bench clean
+
+demo: .venv/installed
+	$(BIN)/nres demo
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+lint: .venv/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "nres needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# A stamp for each set of packages, older than what declares them when it is stale.
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	@touch $@
+
+.venv/installed-test: .venv/installed
+	$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv/installed-lint: .venv/installed-test
+	$(INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+.venv/installed-bench: .venv/installed
+	$(INSTALL) --editable '.[bench]'
+	@touch $@

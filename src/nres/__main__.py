@@ -1,0 +1,5 @@
+"""`python -m nres`."""
+
+from nres.cli import app
+
+app()

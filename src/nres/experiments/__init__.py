@@ -1,0 +1,1 @@
+"""The paper's applications: its settings, and the figures drawn from them."""

@@ -1,0 +1,94 @@
+"""The paper's algorithms in plain NumPy, one worker at a time: what estimators are tested against.
+
+Nothing here uses the estimators: noise is handed in as a function of (episode, index), the keys
+of the systems' own randomness as a function of the episode. Where the paper is silent (a last
+window that is shorter, members that end early, a schedule of sigma) this follows the rules the
+library states: weigh a window by (number of windows) / T, absorb a member that ended, weigh every
+noise by the sigma that scaled it.
+"""
+
+import numpy as np
+
+
+class Trajectory:
+    """One unroll, by the absorbing rule. `simulator.step` returns (state, loss, ended)."""
+
+    def __init__(self, simulator, theta, key):
+        self.simulator, self.key = simulator, key
+        self.state = simulator.init(theta, key)
+        self.t, self.ended = 0, False
+
+    def copy(self):
+        other = object.__new__(Trajectory)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def run(self, theta, steps):
+        """The summed loss of the next steps, and how many were really taken."""
+        total, taken = 0.0, 0
+        for _ in range(steps):
+            if self.ended:
+                total += self.simulator.absorbing_loss
+            else:
+                self.state, loss, self.ended = self.simulator.step(
+                    self.state, theta, self.t, self.key
+                )
+                total, taken = total + loss, taken + 1
+            self.t += 1
+        return total, taken
+
+
+class Worker:
+    """alg:gpes, alg:tes and alg:fulles, which differ in `period` and `restarts`."""
+
+    def __init__(self, simulator, noise, episode_key, horizon, window, period, restarts):
+        self.simulator, self.noise, self.episode_key = simulator, noise, episode_key
+        self.T, self.W, self.K, self.restarts = horizon, window, period, restarts
+        self.tau, self.episode = 0, 0
+
+    def estimate(self, theta, sigma):
+        T, W, K = self.T, self.W, self.K
+        if self.tau == 0:
+            self.score = np.zeros_like(theta)
+        if self.tau % K == 0:
+            self.sigma = sigma
+            self.epsilon = sigma * self.noise(self.episode, self.tau // K)
+            self.score = self.score + self.epsilon / sigma**2
+        plus, minus = theta + self.epsilon, theta - self.epsilon
+        if self.tau == 0:
+            key = self.episode_key(self.episode)
+            self.plus, self.minus, self.mean = (
+                Trajectory(self.simulator, parameters, key) for parameters in (plus, minus, theta)
+            )
+        elif self.restarts:
+            self.plus, self.minus = self.mean.copy(), self.mean.copy()
+
+        length = min(W, T - self.tau)
+        loss_plus, steps_plus = self.plus.run(plus, length)
+        loss_minus, steps_minus = self.minus.run(minus, length)
+        steps = steps_plus + steps_minus
+        if self.restarts:
+            steps += self.mean.run(theta, length)[1]
+        weight = self.epsilon / self.sigma**2 if self.restarts else self.score
+        windows = -(-T // W)
+        gradient = (loss_plus - loss_minus) * windows / (2 * T) * weight
+        loss = (loss_plus + loss_minus) / 2 * windows / T
+
+        self.tau += length
+        if self.tau == T:
+            self.tau, self.episode = 0, self.episode + 1
+        return gradient, loss, steps
+
+
+def run(theta, workers, offsets, updates, sigma):
+    """alg:oes_training_algorithm at a fixed theta; `sigma` is a function of the update."""
+    unlock = 0
+    for worker, offset in zip(workers, offsets, strict=True):
+        for _ in range(offset):
+            unlock += worker.estimate(theta, sigma(0))[2]
+    results = []
+    for update in range(updates):
+        parts = [worker.estimate(theta, sigma(update)) for worker in workers]
+        gradients, losses, steps = zip(*parts, strict=True)
+        results.append((np.mean(gradients, axis=0), np.mean(losses), sum(steps)))
+    return unlock, results

@@ -1,0 +1,93 @@
+"""Every estimator against a NumPy transcription of its pseudocode, given the same noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import nres
+from helpers import THETA, Faller, Twin, Wave
+from nres.noise import draw
+from numpy_pool import NumpyPool
+from reference import Worker, run
+
+WORKERS = 5
+SEED = 3
+CASES = [
+    # method, T, W, K, and where it runs
+    ("FullES", 10, 10, 10, "jax"),
+    ("NRES", 10, 2, 10, "jax"),
+    ("NRES", 10, 3, 10, "jax"),
+    ("NRES", 10, 3, 10, "numpy"),
+    ("NRES", 7, 1, 7, "jax"),
+    ("PES", 10, 2, 2, "jax"),
+    ("PES", 10, 4, 4, "jax"),
+    ("GPES", 10, 1, 3, "jax"),
+    ("GPES", 9, 2, 6, "jax"),
+    ("GPES", 9, 2, 6, "numpy"),
+    ("TES", 10, 2, 2, "jax"),
+    ("TES", 10, 3, 3, "jax"),
+    ("TES", 10, 3, 3, "numpy"),
+    ("TES", 10, 10, 10, "jax"),
+]
+
+
+def make(method, system, window, period, sigma):
+    arguments = {"workers": WORKERS, "sigma": sigma}
+    if method != "FullES":
+        arguments["window"] = window
+    if method == "GPES":
+        arguments["period"] = period
+    return getattr(nres, method)(system, **arguments)
+
+
+def reference_workers(system, window, period, restarts):
+    """Workers that know the library's keys: (seed, worker, episode, noise within the episode)."""
+    count, windows = -(-system.horizon // period), -(-system.horizon // window)
+    workers, offsets = [], []
+    for i in range(WORKERS):
+        key = jax.random.fold_in(jax.random.key(SEED), i)
+
+        def noise(episode, index, key=key):
+            number = jnp.array([episode * count + index])
+            return np.asarray(draw(key[None], number, jnp.ones(1), jnp.zeros(2))[0], np.float64)
+
+        def episode_key(episode, key=key):
+            data = jax.random.key_data(jax.random.fold_in(key, episode))
+            return np.asarray(data)
+
+        workers.append(
+            Worker(Twin(system), noise, episode_key, system.horizon, window, period, restarts)
+        )
+        offset_key = jax.random.fold_in(key, 2**32 - 1)
+        offsets.append(int(jax.random.randint(offset_key, (), 0, windows)))
+    return workers, offsets
+
+
+@pytest.mark.parametrize("kind", [Wave, Faller])
+@pytest.mark.parametrize(("method", "horizon", "window", "period", "where"), CASES)
+def test_matches_pseudocode(method, horizon, window, period, where, kind):
+    system, theta = kind(horizon), THETA[kind]
+    sigma = optax.linear_schedule(0.3, 0.1, 10)
+    pool = NumpyPool(system) if where == "numpy" else system
+    estimator = make(method, pool, window, period, sigma)
+    updates = 2 * -(-horizon // window) + 1
+
+    restarts = method == "TES" and window < horizon
+    workers, offsets = reference_workers(system, window, period, restarts)
+    unlock, expected = run(
+        np.asarray(theta, np.float64), workers, offsets, updates, lambda u: float(sigma(u))
+    )
+
+    state = estimator.init(theta, jax.random.key(SEED))
+    np.testing.assert_array_equal(state.workers.start, np.array(offsets) * window)
+    assert state.unlock_steps.total == unlock
+    for gradient, loss, steps in expected:
+        estimate = estimator.estimate(theta, state)
+        scale = max(1.0, np.abs(gradient).max())
+        np.testing.assert_allclose(estimate.grad, gradient, rtol=2e-5, atol=2e-5 * scale)
+        np.testing.assert_allclose(estimate.loss, loss, rtol=2e-5)
+        assert estimate.steps.total == steps
+        assert estimate.info.nonfinite == 0
+        state = estimate.state

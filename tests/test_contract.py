@@ -1,0 +1,182 @@
+"""The contract of every estimator, one row each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nres
+from helpers import THETA, Spiral, Wave, spiral_theta
+
+# The one place to add an estimator to: how to make it for a system of horizon 10 or 12.
+ESTIMATORS = {
+    "FullES": lambda system, **kw: nres.FullES(system, workers=3, sigma=0.1, **kw),
+    "NRES": lambda system, **kw: nres.NRES(system, workers=3, window=4, sigma=0.1, **kw),
+    "PES": lambda system, **kw: nres.PES(system, workers=3, window=5, sigma=0.1, **kw),
+    "GPES": lambda system, **kw: nres.GPES(system, workers=3, window=2, period=4, sigma=0.1, **kw),
+    "TES": lambda system, **kw: nres.TES(system, workers=3, window=5, sigma=0.1, **kw),
+}
+KEY = jax.random.key(2)
+
+every_estimator = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
+compilations: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, _, **kw: compilations.append(name) if "backend_compile" in name else None
+)
+
+
+class Undifferentiable(nres.System):
+    """Raises when it is differentiated."""
+
+    horizon: int = 10
+
+    def init(self, theta, key):
+        return jnp.zeros(2)
+
+    def step(self, state, theta, t, key):
+        @jax.custom_jvp
+        def identity(x):
+            return x
+
+        @identity.defjvp
+        def fail(primals, tangents):
+            raise AssertionError("the system was differentiated")
+
+        state = identity(state + theta)
+        return state, jnp.sum(state**2)
+
+
+@every_estimator
+def test_contract(make):
+    """Structure of the result, and no compilation after the first call."""
+    estimator, theta = make(Spiral()), spiral_theta()
+    state = estimator.init(theta, KEY)
+    estimate = estimator.estimate(theta, state)
+    assert jax.tree.structure(estimate.grad) == jax.tree.structure(theta)
+    for gradient, parameter in zip(
+        jax.tree.leaves(estimate.grad), jax.tree.leaves(theta), strict=True
+    ):
+        assert gradient.shape == parameter.shape
+        assert gradient.dtype == parameter.dtype
+        assert np.isfinite(gradient).all()
+    assert jax.tree.structure(estimate.state) == jax.tree.structure(state)
+    assert estimate.loss.shape == ()
+    assert type(estimate.steps.total) is int
+    assert type(estimate.steps.sequential) is int
+    assert estimate.steps.sequential <= estimator.window
+    assert estimate.info.window_start.shape == (3,)
+    assert estimate.info.contribution_norm.shape == (3,)
+    assert int(estimate.state.update) == 1
+
+    other, other_key = jax.tree.map(lambda x: x + 1, theta), jax.random.key(3)
+    compilations.clear()
+    again = make(Spiral())
+    again.estimate(other, again.init(other, other_key))
+    again.estimate(other, estimate.state)
+    assert not compilations
+
+
+@every_estimator
+def test_the_system_is_not_differentiated(make):
+    estimator, theta = make(Undifferentiable()), jnp.array([0.1, 0.2])
+    with pytest.raises(AssertionError, match="differentiated"):
+        jax.grad(lambda th: nres.evaluate(Undifferentiable(), th, KEY).loss)(theta)
+    estimator.estimate(theta, estimator.init(theta, KEY))
+
+
+@every_estimator
+def test_in_a_loop_that_the_user_compiles(make):
+    estimator, theta = make(Wave()), THETA[Wave]
+    state = estimator.init(theta, KEY)
+
+    @jax.jit
+    def descend(theta, state):
+        def body(carry, _):
+            estimate = estimator.estimate(*carry)
+            return (carry[0] - 0.01 * estimate.grad, estimate.state), estimate.loss
+
+        return jax.lax.scan(body, (theta, state), length=4)
+
+    (fast, _), losses = descend(theta, state)
+    for loss in losses:
+        estimate = estimator.estimate(theta, state)
+        np.testing.assert_allclose(estimate.loss, loss, rtol=1e-5)
+        theta, state = theta - 0.01 * estimate.grad, estimate.state
+    np.testing.assert_allclose(fast, theta, rtol=1e-5)
+
+
+@every_estimator
+def test_double_precision(make, x64):
+    theta = THETA[Wave].astype(jnp.float64)
+    estimator = make(Wave())
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert estimate.grad.dtype == estimate.loss.dtype == jnp.float64
+
+
+@every_estimator
+def test_old_style_keys_mean_the_same(make):
+    estimator, theta = make(Wave()), THETA[Wave]
+    new = estimator.init(theta, jax.random.key(4))
+    old = estimator.init(theta, jax.random.PRNGKey(4))
+    np.testing.assert_array_equal(
+        estimator.estimate(theta, new).grad, estimator.estimate(theta, old).grad
+    )
+
+
+def test_workers_do_not_depend_on_how_many_there_are():
+    """A worker's randomness is its own: the first of three does what the only one does."""
+    theta = THETA[Wave]
+    one = nres.NRES(Wave(), workers=1, window=4, sigma=0.1)
+    three = nres.NRES(Wave(), workers=3, window=4, sigma=0.1)
+    few, many = one.init(theta, KEY), three.init(theta, KEY)
+    for _ in range(4):
+        small, large = one.estimate(theta, few), three.estimate(theta, many)
+        few, many = small.state, large.state
+        np.testing.assert_allclose(
+            small.info.contribution_norm, large.info.contribution_norm[:1], rtol=1e-5
+        )
+
+
+def test_steps_are_counted():
+    theta = THETA[Wave]
+    count = lambda method, **kw: method(Wave(), workers=3, sigma=0.1, **kw)  # noqa: E731
+    for estimator, expected in [
+        (count(nres.FullES), (2 * 10 * 3, 10)),
+        (count(nres.NRES, window=5), (2 * 5 * 3, 5)),
+        (count(nres.TES, window=5), (3 * 5 * 3, 5)),
+    ]:
+        state = estimator.init(theta, KEY)
+        members = 3 if isinstance(estimator, nres.TES) else 2
+        starts = np.asarray(state.workers.start)
+        assert state.unlock_steps == (members * starts.sum(), starts.max())
+        assert estimator.estimate(theta, state).steps == expected
+
+
+def test_variance_is_that_of_the_mean_over_workers():
+    theta = THETA[Wave]
+    pool = nres.NRES(Wave(), workers=500, window=5, sigma=0.3)
+    reported, gradients = [], []
+    for seed in range(100):
+        estimate = pool.estimate(theta, pool.init(theta, jax.random.key(seed)))
+        reported.append(estimate.info.variance)
+        gradients.append(estimate.grad)
+    measured = np.var(gradients, axis=0, ddof=1).sum()
+    # The variance of 100 draws of two coordinates is known to about sqrt(2 / 99) of itself.
+    assert abs(np.mean(reported) / measured - 1) < 4 * np.sqrt(2 / 99)
+    assert np.isinf(
+        nres.NRES(Wave(), workers=1, window=5, sigma=0.3)
+        .estimate(theta, nres.NRES(Wave(), workers=1, window=5, sigma=0.3).init(theta, KEY))
+        .info.variance
+    )
+
+
+def test_noise_keeps_the_sigma_it_was_drawn_with():
+    theta = THETA[Wave]
+    sigma = lambda update: jnp.where(update < 1, 0.1, 1.0)  # noqa: E731
+    estimator = nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
+    state = estimator.init(theta, KEY)
+    begins = np.asarray(state.workers.start == 0)
+    state = estimator.estimate(theta, state).state
+    np.testing.assert_allclose(state.carry.noise.sigma, 0.1)
+    state = estimator.estimate(theta, state).state
+    np.testing.assert_allclose(state.carry.noise.sigma, np.where(begins, 0.1, 1.0), rtol=1e-6)

@@ -1,0 +1,117 @@
+"""Exact relations between estimators, given the same keys."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nres
+from helpers import THETA, Faller, Spiral, Wave, spiral_theta
+from nres.estimators import blocks
+
+KEY = jax.random.key(11)
+
+
+def gradients(estimator, theta, updates):
+    state = estimator.init(theta, KEY)
+    result = []
+    for _ in range(updates):
+        estimate = estimator.estimate(theta, state)
+        result.append(estimate.grad)
+        state = estimate.state
+    return jax.tree.map(lambda *g: np.stack(g), *result)
+
+
+def assert_same(left, right, rtol=0.0):
+    def same(x, y):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
+
+    jax.tree.map(same, left, right)
+
+
+def test_pes_is_gpes_with_the_window_as_period():
+    common = {"workers": 4, "window": 3, "sigma": 0.2}
+    gpes = nres.GPES(Wave(), period=3, **common)
+    pes = nres.PES(Wave(), **common)
+    assert_same(gradients(pes, THETA[Wave], 6), gradients(gpes, THETA[Wave], 6))
+
+
+@pytest.mark.parametrize("period", [12])
+def test_nres_is_gpes_with_the_horizon_as_period(period):
+    common = {"workers": 4, "window": 3, "sigma": 0.2}
+    gpes = nres.GPES(Wave(), period=period, **common)
+    reuse = nres.NRES(Wave(), **common)
+    assert_same(gradients(reuse, THETA[Wave], 6), gradients(gpes, THETA[Wave], 6))
+
+
+def test_nres_over_whole_episodes_is_full_es():
+    nres_ = nres.NRES(Wave(), workers=4, window=10, sigma=0.2)
+    full = nres.FullES(Wave(), workers=4, sigma=0.2)
+    assert_same(gradients(nres_, THETA[Wave], 3), gradients(full, THETA[Wave], 3))
+
+
+@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("kind", [Wave, Faller])
+def test_episode_average_of_nres_is_full_es(kind, window):
+    theta, windows = THETA[kind], -(-10 // window)
+    online = nres.NRES(kind(), workers=1, window=window, sigma=0.2)
+    offline = nres.FullES(kind(), workers=1, sigma=0.2)
+    state = online.init(theta, KEY)
+    while state.workers.start[0] > 0:  # to the end of the first, partly unlocked episode
+        state = online.estimate(theta, state).state
+    full_state = offline.init(theta, KEY)
+    while full_state.workers.episode[0] < state.workers.episode[0]:
+        full_state = offline.estimate(theta, full_state).state
+    total = jnp.zeros_like(theta)
+    for _ in range(windows):
+        estimate = online.estimate(theta, state)
+        total, state = total + estimate.grad, estimate.state
+    expected = offline.estimate(theta, full_state).grad
+    np.testing.assert_allclose(total / windows, expected, rtol=1e-5)
+
+
+METHODS = {
+    "FullES": (nres.FullES, {}),
+    "NRES": (nres.NRES, {"window": 3}),
+    "PES": (nres.PES, {"window": 3}),
+    "GPES": (nres.GPES, {"window": 3, "period": 6}),
+    "TES": (nres.TES, {"window": 3}),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_regenerated_noise_is_kept_noise(name):
+    method, arguments = METHODS[name]
+    make = lambda noise: method(Wave(), workers=4, sigma=0.2, noise=noise, **arguments)  # noqa: E731
+    kept = gradients(make("keep"), THETA[Wave], 5)
+    # The same noise; but compilers may round sigma * normal + theta once or twice.
+    assert_same(kept, gradients(make("regenerate"), THETA[Wave], 5), rtol=3e-6)
+
+
+def test_only_what_is_needed_is_carried():
+    theta = spiral_theta()
+    carry = {}
+    for noise in ("keep", "regenerate"):
+        for name, (method, arguments) in METHODS.items():
+            estimator = method(Spiral(), workers=4, sigma=0.2, noise=noise, **arguments)
+            carry[name, noise] = jax.eval_shape(estimator.init, theta, KEY).carry
+    assert carry["FullES", "keep"] is None
+    assert carry["NRES", "keep"].noise.score is None
+    assert carry["NRES", "keep"].noise.epsilon is not None
+    assert carry["NRES", "regenerate"].noise.epsilon is None
+    assert carry["NRES", "regenerate"].noise.score is None
+    assert carry["GPES", "regenerate"].noise.epsilon is None
+    assert carry["GPES", "regenerate"].noise.score is not None
+    assert carry["TES", "keep"].noise.score is None
+
+
+@pytest.mark.parametrize("name", ["FullES", "GPES", "TES"])
+def test_blocks_of_workers_change_nothing(name, monkeypatch):
+    method, arguments = METHODS[name]
+    make = lambda policy: method(  # noqa: E731
+        Wave(), workers=5, sigma=0.2, nonfinite=policy, **arguments
+    )
+    whole = gradients(make("skip"), THETA[Wave], 5)
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 4)  # two workers at a time, and one over
+    # Another policy, so that it is compiled anew.
+    assert_same(whole, gradients(make("raise"), THETA[Wave], 5), rtol=1e-6)

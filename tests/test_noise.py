@@ -1,0 +1,53 @@
+"""The noise: independent standard normal numbers, known by key and number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from helpers import z_scores
+from nres.noise import draw, threefry
+
+KEYS = jax.random.split(jax.random.key(0), 400)
+
+
+def test_the_hash_is_that_of_jax():
+    numbers = jnp.arange(400, dtype=jnp.uint32)
+    expected = jax.random.key_data(jax.vmap(jax.random.fold_in)(KEYS, numbers))
+    data = jax.random.key_data(KEYS)
+    words = threefry((data[:, 0], data[:, 1]), (jnp.zeros_like(numbers), numbers))
+    np.testing.assert_array_equal(jnp.stack(words, axis=1), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_noise_is_standard_normal(dtype, x64):
+    theta = {"a": jnp.zeros((3, 5), dtype), "b": jnp.zeros((), dtype), "c": jnp.zeros(7, dtype)}
+    sigma = jnp.linspace(0.5, 2.0, 400)
+    rows = draw(KEYS, jnp.arange(400), sigma, theta)
+    assert {leaf.dtype for leaf in jax.tree.leaves(rows)} == {jnp.dtype(dtype)}
+    flat = np.concatenate([np.reshape(x, (400, -1)).astype(float) for x in rows.values()], axis=1)
+    flat = flat / np.asarray(sigma)[:, None]
+    for power, moment in [(1, 0), (2, 1), (3, 0), (4, 3)]:
+        assert abs(z_scores(flat.ravel() ** power, moment)) < 4
+        assert np.abs(z_scores(flat**power, moment)).max() < 4.5  # each of 23 columns
+    # Neither elements nor neighbouring workers have anything to do with one another.
+    products = np.einsum("ni,nj->nij", flat, flat)[:, *np.triu_indices(23, 1)]
+    assert np.abs(z_scores(products, 0)).max() < 5  # of 253
+    assert np.abs(z_scores(flat[1:] * flat[:-1], 0)).max() < 4.5
+
+
+def test_noise_depends_on_key_and_number_alone():
+    theta, sigma = jnp.zeros(6), jnp.ones(400)
+    number = jnp.arange(400) % 3
+    rows = draw(KEYS, number, sigma, theta)
+    np.testing.assert_array_equal(rows[7:9], draw(KEYS[7:9], number[7:9], sigma[7:9], theta))
+    assert len(np.unique(np.asarray(rows), axis=0)) == len(rows)
+    later = draw(KEYS, number + 1, sigma, theta)
+    assert np.abs(z_scores(np.asarray(rows) * np.asarray(later), 0)).max() < 4
+
+
+def test_keys_of_another_generator():
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), 50)
+    rows = np.asarray(draw(keys, jnp.zeros(50, jnp.int32), jnp.ones(50), jnp.zeros(40)))
+    assert abs(z_scores(rows.ravel() ** 2, 1)) < 4
+    assert len(np.unique(rows, axis=0)) == len(rows)

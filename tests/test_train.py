@@ -1,0 +1,253 @@
+"""Training: the same updates however they are run, and what is reported of them."""
+
+import os
+import signal
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import nres
+from helpers import THETA, Wave
+from nres.estimators import base
+from numpy_pool import NumpyPool
+
+KEY = jax.random.key(8)
+OPTIMIZER = optax.sgd(0.02, momentum=0.9)
+
+
+def make(system=None, **options):
+    return nres.NRES(system or Wave(), workers=4, window=3, sigma=0.1, **options)
+
+
+def run(estimator=None, **arguments):
+    arguments = {"updates": 12, "key": KEY} | arguments
+    theta = arguments.pop("theta", THETA[Wave])
+    return nres.train(estimator or make(), OPTIMIZER, theta, **arguments)
+
+
+def by_hand(updates):
+    estimator, theta = make(), THETA[Wave]
+    state, optimizer_state = estimator.init(theta, KEY), OPTIMIZER.init(theta)
+    total, rows = state.unlock_steps.total, []
+    for _ in range(updates):
+        estimate = estimator.estimate(theta, state)
+        change, optimizer_state = OPTIMIZER.update(estimate.grad, optimizer_state, theta)
+        theta, state = optax.apply_updates(theta, change), estimate.state
+        total += estimate.steps.total
+        rows.append((estimate.loss, jnp.linalg.norm(estimate.grad), total))
+    return theta, np.array(rows)
+
+
+def test_training_is_estimates_and_updates():
+    theta, rows = by_hand(12)
+    result = run()
+    np.testing.assert_allclose(result.theta, theta, rtol=1e-5)
+    history = result.history
+    np.testing.assert_allclose(history.loss, rows[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(history.grad_norm, rows[:, 1], rtol=1e-4)
+    np.testing.assert_array_equal(history.total_steps, rows[:, 2])
+    np.testing.assert_array_equal(history.update, np.arange(1, 13))
+    assert (np.diff(history.seconds) > 0).all()
+    assert result.state.steps == (history.total_steps[-1], history.sequential_steps[-1])
+    assert result.state.update == 12
+    assert not result.interrupted
+
+
+def test_a_host_pool_trains_the_same():
+    expected, result = run(), run(make(NumpyPool(Wave())))
+    np.testing.assert_allclose(result.theta, expected.theta, rtol=1e-4)
+    np.testing.assert_allclose(result.history.loss, expected.history.loss, rtol=1e-4)
+    for column in ("total_steps", "sequential_steps", "nonfinite"):
+        np.testing.assert_array_equal(
+            getattr(result.history, column), getattr(expected.history, column)
+        )
+
+
+@pytest.mark.parametrize("first", [5, 12])
+def test_continuing_equals_not_stopping(first):
+    whole = run(updates=17)
+    half = run(updates=first)
+    rest = run(updates=17 - first, theta=half.theta, key=None, state=half.state)
+    np.testing.assert_array_equal(whole.theta, rest.theta)
+    for column in ("update", "total_steps", "sequential_steps", "loss", "grad_norm"):
+        joined = np.concatenate([getattr(half.history, column), getattr(rest.history, column)])
+        np.testing.assert_array_equal(getattr(whole.history, column), joined)
+    # The first result is still usable: nothing of it was given away.
+    run(updates=1, theta=half.theta, key=None, state=half.state)
+
+
+def test_evaluation_and_callback():
+    calls = []
+    seen = []
+
+    def eval_fn(theta):
+        calls.append(np.asarray(theta))
+        return {"first": theta[0], "constant": 2.0}
+
+    def callback(progress):
+        seen.append((progress.state.update, len(progress.rows["loss"]), progress.evals))
+
+    result = run(updates=11, eval_fn=eval_fn, eval_every=4, callback=callback)
+    history = result.history
+    np.testing.assert_array_equal(history.eval_update, [0, 4, 8, 11])
+    np.testing.assert_array_equal(history.evals["constant"], [2.0] * 4)
+    np.testing.assert_allclose(history.evals["first"], [theta[0] for theta in calls])
+    np.testing.assert_array_equal(calls[0], THETA[Wave])
+    np.testing.assert_array_equal(calls[-1], result.theta)
+    np.testing.assert_allclose(history.eval_seconds[1:], history.seconds[[3, 7, 10]])
+    assert history.eval_time > 0
+    assert history.setup_time > 0
+    assert sum(rows for _, rows, _ in seen) == 11
+    assert [update for update, _, evals in seen if evals is not None] == [4, 8, 11]
+    np.testing.assert_array_equal(run(updates=2, eval_fn=lambda th: 1.0).history.evals["eval"], 1.0)
+
+
+def test_no_updates():
+    result = run(updates=0)
+    np.testing.assert_array_equal(result.theta, THETA[Wave])
+    assert result.history.update.shape == (0,)
+
+
+def test_a_callback_can_end_the_run():
+    result = run(updates=10**6, callback=lambda progress: progress.state.update >= 3)
+    assert 3 <= result.state.update < 10**6
+    assert result.interrupted
+
+
+@pytest.mark.parametrize("pool", [Wave, lambda: NumpyPool(Wave())])
+def test_an_interrupt_returns_what_was_done(pool):
+    before = signal.getsignal(signal.SIGINT)
+    interrupt = lambda progress: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    result = run(make(pool()), updates=10**6, callback=interrupt)
+    assert 0 < result.state.update < 10**6
+    assert len(result.history.loss) == result.state.update
+    assert result.interrupted
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_is_not_held_back():
+    def interrupt_twice(progress):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(updates=10**6, callback=interrupt_twice)
+
+
+def test_outside_the_main_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run(updates=2)))
+    thread.start()
+    thread.join()
+    assert results[0].state.update == 2
+
+
+def test_nothing_is_compiled_twice():
+    estimator, other = make(), THETA[Wave] + 1
+    run(estimator)
+    count = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, _, **kw: count.append(name) if "backend_compile" in name else None
+    )
+    run(estimator, updates=20, theta=other)
+    assert not count
+
+
+class Fragile(nres.System):
+    """Not finite for some parameters."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sqrt(theta[0]) + theta[1]
+
+
+def fragile(**options):
+    return nres.NRES(Fragile(), workers=8, window=3, sigma=0.5, **options)
+
+
+def test_nonfinite_workers_are_left_out_and_counted():
+    theta = jnp.array([0.5, 0.0])
+    estimator = fragile()
+    state = estimator.init(theta, KEY)
+    estimate = estimator.estimate(theta, state)
+    bad = ~np.isfinite(np.asarray(estimate.info.contribution_norm))
+    assert 0 < bad.sum() < 8
+    assert int(estimate.info.nonfinite) == bad.sum()
+    assert int(estimate.info.first_nonfinite) == np.argmax(bad)
+    assert np.isfinite(estimate.grad).all()
+    assert np.isfinite(estimate.loss)
+    # What is left is the mean over the others.
+    epsilon = np.asarray(state.carry.noise.epsilon)
+    fresh = np.asarray(estimate.state.carry.noise.epsilon)
+    epsilon = np.where(np.asarray(state.workers.start == 0)[:, None], fresh, epsilon)
+    with np.errstate(invalid="ignore"):
+        difference = np.sqrt(0.5 + epsilon[:, 0]) - np.sqrt(0.5 - epsilon[:, 0]) + 2 * epsilon[:, 1]
+    expected = (difference[:, None] * epsilon / (2 * 0.5**2))[~bad].mean(axis=0)
+    np.testing.assert_allclose(estimate.grad, expected, rtol=1e-4)
+
+
+def test_training_warns_or_raises_when_something_is_not_finite():
+    theta = jnp.array([0.5, 0.0])
+    train = lambda estimator: nres.train(  # noqa: E731
+        estimator, optax.sgd(0.0), theta, updates=5, key=KEY
+    )
+    words = r"worker\(s\) gave a non-finite loss or gradient in update 1; the first is worker \d, "
+    with pytest.warns(nres.NonFiniteWarning, match=words + "in the window from step [03] of"):
+        history = train(fragile()).history
+    assert (history.nonfinite > 0).all()
+    assert np.isfinite(history.loss).all()
+    with pytest.raises(nres.NonFiniteError, match=words):
+        train(fragile(nonfinite="raise"))
+
+
+def test_an_estimate_raises_when_something_is_not_finite():
+    theta = jnp.array([0.5, 0.0])
+    estimator = fragile(nonfinite="raise")
+    state = estimator.init(theta, KEY)
+    with pytest.raises(nres.NonFiniteError, match="in update 0; the first is worker"):
+        estimator.estimate(theta, state)
+    with pytest.raises(Exception, match="non-finite loss or gradient"):
+        jax.block_until_ready(jax.jit(estimator.estimate)(theta, state))
+    good = jnp.array([9.0, 0.0])
+    estimator.estimate(good, estimator.init(good, KEY))
+
+
+def test_when_no_worker_is_finite():
+    theta = jnp.array([-9.0, 0.0])
+    estimator = fragile()
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert int(estimate.info.nonfinite) == 8
+    np.testing.assert_array_equal(estimate.grad, 0.0)
+    assert np.isnan(estimate.loss)
+
+
+class Table(nres.System):
+    """Holds a large array."""
+
+    data: jax.Array
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state + theta[0], (state - self.data[t]) ** 2
+
+
+def test_large_arrays_are_arguments_not_constants():
+    estimator = nres.NRES(Table(jnp.arange(50_000.0)), workers=3, window=3, sigma=0.1)
+    theta = jnp.ones(1)
+    state = estimator.init(theta, KEY)
+    lowered = eqx.filter_jit(base.compute_estimate).lower(estimator, theta, state)
+    text = lowered.lowered.as_text()
+    assert "tensor<50000xf32>" in text  # an argument
+    assert len(text) < 200_000  # and not written out
