@@ -38,6 +38,7 @@ def run(quick: bool = False) -> list[dict]:
             run = functools.partial(compute_estimate, estimator)
             # The state is donated, as in training.
             plan = jax.jit(run, donate_argnums=1).lower(theta, state).compile().memory_analysis()
+            assert plan is not None
             held = 2 * STATES * 4 * workers + (4 * parameters if noise == "keep" else 8) * workers
             used = plan.argument_size_in_bytes + plan.output_size_in_bytes
             used += plan.temp_size_in_bytes - plan.alias_size_in_bytes

@@ -20,7 +20,7 @@ def euler(x, y, z, r, a):
 
 def true_z():
     def step(s, _):
-        s = euler(*s, 28.0, 10.0)
+        s = euler(s[0], s[1], s[2], 28.0, 10.0)
         return s, s[2]
 
     return jax.jit(lambda: jax.lax.scan(step, tuple(map(jnp.float32, START)), length=T)[1])()
@@ -69,8 +69,11 @@ def floor(workers: int, unroll: int):
     return runner
 
 
-def evosax(workers: int, unroll: int):
-    """evosax's NoiseReuseES, a generation in one scan step. All workers are in step with it."""
+def evosax(workers: int, unroll: int, scanned: bool = False):
+    """evosax's NoiseReuseES, each generation one compiled call. All workers are in step with it.
+
+    `scanned` runs all generations in one call instead, which evosax leaves to its users.
+    """
     import optax
     from evosax.algorithms import NoiseReuseES
 
@@ -109,12 +112,21 @@ def evosax(workers: int, unroll: int):
     def run(carry, table, updates):
         return jax.lax.scan(lambda c, x: update(c, x, table), carry, length=updates)[0]
 
+    @jax.jit
+    def generation(carry, table):
+        return update(carry, None, table)[0]
+
     key = jax.random.key(0)
     strategy_state = strategy.init(key, jnp.asarray(THETA), params)
     lanes = (jnp.zeros(population),) * 3
     first = (strategy_state, lanes, jnp.zeros((), jnp.int32), key)
 
     def runner(updates: int):
-        return run(first, table, updates)[0].mean
+        if scanned:
+            return run(first, table, updates)[0].mean
+        carry = first
+        for _ in range(updates):
+            carry = generation(carry, table)
+        return carry[0].mean
 
     return runner

@@ -9,6 +9,7 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
-    results = {"machine": machine()}
+    results: dict[str, Any] = {"machine": machine()}
     results["throughput"] = throughput.run(arguments.quick)
     show("NRES on Lorenz, W = 100, T = 2000", results["throughput"])
     results["memory"] = memory.run(arguments.quick)

@@ -1,5 +1,6 @@
 """Updates per second of NRES on Lorenz: nres, plain JAX, evosax, in turn in one run."""
 
+import functools
 import importlib.util
 import time
 from collections.abc import Callable
@@ -41,15 +42,17 @@ def run(quick: bool = False, rounds: int = 5) -> list[dict]:
     """The best of some rounds for each; rivals at the best of several unroll factors."""
     cpu = jax.default_backend() == "cpu"
     sizes = {200: 4000, 20_000: 80} if cpu else {200: 16_384, 20_000: 8192, 2_000_000: 512}
-    factors = (1, 2, 4) if cpu else (10, 25, 50, 100)
+    factors = [1, 2, 4] if cpu else [10, 25, 50, 100]
     if quick:
-        sizes, factors, rounds = {200: 200}, (2,), 1
+        sizes, factors, rounds = {200: 200}, [2], 1
     rows = []
     for workers, updates in sizes.items():
         entrants = {"nres": [with_nres(workers)]}
         entrants["floor"] = [with_rival(rivals.floor, workers, unroll) for unroll in factors]
         if importlib.util.find_spec("evosax"):
             entrants["evosax"] = [with_rival(rivals.evosax, workers, unroll) for unroll in factors]
+            scanned = functools.partial(rivals.evosax, scanned=True)
+            entrants["evosax, scanned"] = [with_rival(scanned, workers, u) for u in factors]
         for measures in entrants.values():  # compile
             for measure in measures:
                 measure(updates)

@@ -8,6 +8,7 @@ import pytest
 
 import nres
 from helpers import THETA, Wave
+from nres.pools.jax import as_pool
 from numpy_pool import NumpyPool
 
 GOOD = {"workers": 3, "window": 5, "sigma": 0.1}
@@ -40,7 +41,7 @@ def test_period_must_be_a_multiple_of_the_window():
 
 def test_what_is_not_a_system():
     with pytest.raises(TypeError, match=r"nres\.System or an object that implements nres\.Pool"):
-        nres.NRES(lambda x: x, **GOOD)
+        as_pool(lambda x: x)
     with pytest.raises(TypeError, match=r"needs an nres\.System"):
         nres.JaxPool(NumpyPool(Wave()))
     with pytest.raises(ValueError, match="horizon must be at least 1"):

@@ -63,7 +63,9 @@ def draw(
     data = jax.random.key_data(keys)
     words = jnp.split(data, data.shape[1], axis=1)
     # Keys of other generators than Threefry have four words.
-    key = (words[0], words[1]) if len(words) == 2 else threefry(tuple(words[:2]), tuple(words[2:]))
+    key = (words[0], words[1])
+    if len(words) == 4:
+        key = threefry(key, (words[2], words[3]))
     leaves, structure = jax.tree.flatten(theta)
     rows, first = [], 0
     for leaf in leaves:

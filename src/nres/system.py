@@ -1,15 +1,15 @@
 """`System`: one trajectory of an unrolled computation graph, in pure JAX."""
 
 import abc
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-Theta = PyTree[Float[Array, "..."]]
-State = PyTree[Any]
+Theta: TypeAlias = PyTree[Float[Array, "..."]]
+State: TypeAlias = PyTree[Any]
 
 
 class System(eqx.Module):
@@ -107,10 +107,11 @@ def check_system(system: System, theta: Theta) -> None:
             f"{name}.step must return a scalar boolean as its third value, "
             f"got shape {jnp.shape(ended[0])} and dtype {ended[0].dtype}."
         )
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    structures = [jax.tree.structure(state) for state in (before, after)]
+    if len(set(structures)) > 1:
         raise ValueError(
-            f"{name}.step changes the structure of the state: init gives "
-            f"{jax.tree.structure(before)}, step gives {jax.tree.structure(after)}."
+            f"{name}.step changes the structure of the state: init gives {structures[0]}, "
+            f"step gives {structures[1]}."
         )
     for (path, old), new in zip(
         jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True

@@ -10,8 +10,8 @@ from jaxtyping import Array, Int, PyTree
 from nres.estimators.base import Contributions, Workers
 from nres.noise import Noise
 
-# Perturbed parameters are formed for so many numbers at a time: 64 MB in single precision.
-BLOCK_ELEMENTS = 2**24
+# Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision.
+BLOCK_ELEMENTS = 2**23
 
 
 class Carry(eqx.Module):

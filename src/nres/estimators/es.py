@@ -15,7 +15,7 @@ only the window's own noise counts.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import equinox as eqx
 import jax
@@ -32,9 +32,24 @@ from nres.estimators.blocks import Carry, over_blocks
 from nres.noise import Noise, update_noise
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import Theta
+from nres.system import System, Theta
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
+
+
+class Options(TypedDict):
+    """What every member of the family takes; `NRES` documents it."""
+
+    workers: int
+    sigma: Sigma
+    noise: NotRequired[str]
+    nonfinite: NotRequired[str]
+
+
+class OnlineOptions(Options):
+    """Likewise, for those that run a window at a time."""
+
+    window: int
 
 
 class EvolutionStrategy(Estimator):
@@ -44,29 +59,33 @@ class EvolutionStrategy(Estimator):
     horizon: int = eqx.field(static=True)
     workers: int = eqx.field(static=True)
     window: int = eqx.field(static=True)
+    period: int = eqx.field(static=True)
+    """K: a new noise is drawn at every multiple of it."""
+    restarts: bool = eqx.field(static=True)
+    """Whether every window starts from a state that the unperturbed parameters reached."""
+    members: int = eqx.field(static=True)
+    """Unrolls a worker: an antithetic pair, and one that moves the state if `restarts`."""
     sigma: Sigma = eqx.field(static=True)
     noise: str = eqx.field(static=True)
     nonfinite: str = eqx.field(static=True)
 
-    period: eqx.AbstractVar[int]
-    """K: a new noise is drawn at every multiple of it."""
-    restarts: eqx.AbstractVar[bool]
-    """Whether every window starts from a state that the unperturbed parameters reached."""
-
     def __init__(
         self,
-        system: Any,
+        system: System | Pool,
         *,
         workers: int,
         window: int,
+        period: int,
+        restarts: bool,
         sigma: Sigma,
         noise: str = "keep",
         nonfinite: str = "skip",
     ):
         self.pool = as_pool(system)
         self.horizon = self.pool.horizon
-        self.workers = _at_least_one("workers", workers)
-        self.window = _at_least_one("window", window)
+        for name, value in [("workers", workers), ("window", window)]:
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         if window > self.horizon:
             raise ValueError(
                 f"window must be at most the horizon, got window={window} and "
@@ -78,7 +97,12 @@ class EvolutionStrategy(Estimator):
             raise ValueError(f'noise must be "keep" or "regenerate", got {noise!r}.')
         if nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
-        self.sigma = sigma if callable(sigma) else float(sigma)
+        self.workers = workers
+        self.window = window
+        self.period = period
+        self.restarts = restarts
+        self.members = 3 if restarts and self.carries else 2
+        self.sigma = sigma
         self.noise = noise
         self.nonfinite = nonfinite
 
@@ -91,11 +115,6 @@ class EvolutionStrategy(Estimator):
     def accumulates(self) -> bool:
         """Whether an episode sees several noises, whose scores add up."""
         return self.period < self.horizon and not self.restarts
-
-    @property
-    def members(self) -> int:
-        """Unrolls a worker: an antithetic pair, and one that moves the state if `restarts`."""
-        return 3 if self.restarts and self.carries else 2
 
     def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
@@ -191,11 +210,9 @@ class NRES(EvolutionStrategy):
     Evolution Strategies*, NeurIPS 2023.
     """
 
-    restarts = False
-
-    @property
-    def period(self) -> int:
-        return self.horizon
+    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
+        pool = as_pool(system)
+        super().__init__(pool, period=pool.horizon, restarts=False, **options)
 
 
 class PES(EvolutionStrategy):
@@ -209,11 +226,8 @@ class PES(EvolutionStrategy):
     Computation Graphs with Persistent Evolution Strategies*, ICML 2021.
     """
 
-    restarts = False
-
-    @property
-    def period(self) -> int:
-        return self.window
+    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
+        super().__init__(system, period=options["window"], restarts=False, **options)
 
 
 class GPES(EvolutionStrategy):
@@ -230,18 +244,13 @@ class GPES(EvolutionStrategy):
     **Reference:** Li et al., NeurIPS 2023, algorithm [alg:gpes].
     """
 
-    period: int = eqx.field(static=True)
-
-    restarts = False
-
-    def __init__(self, system: Any, *, period: int, **arguments: Any):
-        super().__init__(system, **arguments)
+    def __init__(self, system: System | Pool, *, period: int, **options: Unpack[OnlineOptions]):
+        super().__init__(system, period=period, restarts=False, **options)
         if period < 1 or period % self.window:
             raise ValueError(
                 f"period must be a multiple of the window, got period={period} and "
                 f"window={self.window}."
             )
-        self.period = period
 
 
 class TES(EvolutionStrategy):
@@ -255,20 +264,14 @@ class TES(EvolutionStrategy):
     learned optimizers*, ICML 2019; algorithm [alg:tes] of Li et al., NeurIPS 2023.
     """
 
-    restarts = True
-
-    def __init__(self, system: Any, **arguments: Any):
-        super().__init__(system, **arguments)
+    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
+        super().__init__(system, period=options["window"], restarts=True, **options)
         if not self.pool.can_fork:
             raise ValueError(
                 f"TES restarts every window from a copy of a state, and "
                 f"{type(self.pool).__name__} cannot copy states. NRES, PES, GPES and FullES can "
                 "use it."
             )
-
-    @property
-    def period(self) -> int:
-        return self.window
 
 
 class FullES(EvolutionStrategy):
@@ -281,15 +284,10 @@ class FullES(EvolutionStrategy):
     Reinforcement Learning*, 2017; algorithm [alg:fulles] of Li et al., NeurIPS 2023.
     """
 
-    restarts = False
-
-    def __init__(self, system: Any, **arguments: Any):
+    def __init__(self, system: System | Pool, **options: Unpack[Options]):
         pool = as_pool(system)
-        super().__init__(pool, window=pool.horizon, **arguments)
-
-    @property
-    def period(self) -> int:
-        return self.horizon
+        horizon = pool.horizon
+        super().__init__(pool, window=horizon, period=horizon, restarts=False, **options)
 
 
 @eqx.filter_jit
@@ -356,9 +354,3 @@ def reduce(
 
     grad = jax.tree.map(weigh, weight)
     return Contributions(grad, result.norm, result.loss, result.steps)
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
-    return int(value)

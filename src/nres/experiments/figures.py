@@ -20,7 +20,7 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     surface, curves = figure.subplots(1, 2, width_ratios=[1.1, 1])
 
-    ln_r, ln_a = np.linspace(3.0, 3.9, 240), np.linspace(1.9, 3.4, 240)
+    ln_r, ln_a = np.linspace(3.0, 3.9, 240), np.linspace(1.9, 3.9, 240)
     loss = np.asarray(loss_surface(system, ln_r, ln_a))
     image = surface.pcolormesh(
         ln_r, ln_a, loss, norm=LogNorm(), cmap="Greys", rasterized=True, shading="nearest"
@@ -54,7 +54,10 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
         yscale="log",
         title="Loss over unseen initial states",
     )
-    curves.grid(alpha=0.3, which="both")
+    ticks = [30, 40, 60, 100, 200, 300]
+    curves.set_yticks(ticks, map(str, ticks))
+    curves.minorticks_off()
+    curves.grid(alpha=0.3)
     curves.legend()
     with replacing(path) as partial:
         figure.savefig(partial, dpi=150)

@@ -10,11 +10,12 @@ import optax
 from jaxtyping import Array, Float
 
 from nres.estimators import NRES, PES, TES, Estimator, FullES
+from nres.estimators.es import OnlineOptions
 from nres.evaluate import evaluate
 from nres.systems import Lorenz
 from nres.train import Progress, TrainResult, train
 
-_ONLINE = {"workers": 200, "window": 100, "sigma": 0.04}
+_ONLINE: OnlineOptions = {"workers": 200, "window": 100, "sigma": 0.04}
 
 
 @dataclasses.dataclass(frozen=True)

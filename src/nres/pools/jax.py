@@ -68,10 +68,9 @@ class JaxPool(eqx.Module):
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
         lane = functools.partial(self._advance_one, window=window, lanes=lanes)
         # Members outside, workers inside: so the long axis is the contiguous one.
-        axes = (0, 0, 0, 0, None if length is None else 0)
-        workers = jax.vmap(lane, in_axes=axes)
-        axes = (0, 0, None, None, None)
-        return Window(*jax.vmap(workers, in_axes=axes)(state, thetas, keys, start, length))
+        workers = jax.vmap(lane, in_axes=(0, 0, 0, 0, None if length is None else 0))
+        members = jax.vmap(workers, in_axes=(0, 0, None, None, None))
+        return Window(*members(state, thetas, keys, start, length))
 
     def fork(self, state: _Lane, member: int) -> _Lane:
         return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)
@@ -100,17 +99,15 @@ class JaxPool(eqx.Module):
             t = start + i
             state, loss, *end = system.step(lane.state, theta, t, jax.random.fold_in(key, t + 1))
             new = _Lane(state, end[0] if ends else None)
-            within = None if length is None else i < length
-            active = within
+            masks = []
             if ends:
-                active = ~lane.ended if within is None else within & ~lane.ended
-                otherwise = system.absorbing_loss
-                if within is not None:
-                    otherwise = jnp.where(within, otherwise, 0.0)
-                loss = jnp.where(active, loss, jnp.asarray(otherwise, loss.dtype))
-            elif within is not None:
-                loss = jnp.where(within, loss, 0)
-            if active is not None:
+                masks.append(~lane.ended)
+                loss = jnp.where(lane.ended, jnp.asarray(system.absorbing_loss, loss.dtype), loss)
+            if length is not None:
+                masks.append(i < length)
+                loss = jnp.where(i < length, loss, 0)
+            if masks:
+                active = functools.reduce(jnp.logical_and, masks)
                 new = jax.tree.map(lambda n, o: jnp.where(active, n, o), new, lane)
                 taken = taken + active.astype(taken.dtype)
             return (new, total + loss, taken), None
@@ -119,10 +116,38 @@ class JaxPool(eqx.Module):
         taken = jnp.zeros((), jnp.int32)
         unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes)
         steps = jnp.arange(window, dtype=start.dtype)
-        (lane, total, taken), _ = jax.lax.scan(body, (lane, total, taken), steps, unroll=unroll)
+        scan = _scan_packed if _packs(lane.state, total) else jax.lax.scan
+        (lane, total, taken), _ = scan(body, (lane, total, taken), steps, unroll=unroll)
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
         return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
+
+
+def _packs(state: PyTree, total: Array) -> bool:
+    """Whether to carry the state and the loss as one vector, if they are a few scalars."""
+    leaves = [*jax.tree.leaves(state), total]
+    alike = {(leaf.shape, leaf.dtype) for leaf in leaves} == {((), total.dtype)}
+    return jax.default_backend() == "cpu" and alike and 1 < len(leaves) <= 16
+
+
+def _scan_packed(body, carry, steps, unroll):
+    """`jax.lax.scan` with fewer arrays: on a CPU every array of the carry costs a kernel a step."""
+    structure = jax.tree.structure((carry[0].state, carry[1]))
+
+    def unpack(packed):
+        vector, ended, taken = packed
+        state, total = jax.tree.unflatten(structure, list(vector))
+        return _Lane(state, ended), total, taken
+
+    def pack(lane, total, taken):
+        return jnp.stack(jax.tree.leaves((lane.state, total))), lane.ended, taken
+
+    def packed_body(packed, i):
+        carry, _ = body(unpack(packed), i)
+        return pack(*carry), None
+
+    packed, _ = jax.lax.scan(packed_body, pack(*carry), steps, unroll=unroll)
+    return unpack(packed), None
 
 
 def default_unroll(equations: int, lanes: int) -> int:

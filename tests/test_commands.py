@@ -1,0 +1,49 @@
+"""The command line and the benchmarks, as they are run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from nres.cli import app, demo
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "UPDATES", dict.fromkeys(demo.UPDATES, 3))
+    out = tmp_path / "new" / "folder"
+    result = CliRunner().invoke(app, ["demo", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    methods = json.loads((out / "demo.json").read_text())["methods"]
+    assert [row["method"] for row in methods] == ["FullES", "TES", "PES", "NRES"]
+    for row in methods:
+        assert row["method"] in result.output
+        assert row["updates"] == 3
+    assert methods[0]["unroll_steps"] == 3 * 10 * 2 * 2000
+    assert sorted(path.name for path in out.iterdir()) == ["demo.json", "demo.png"]
+
+
+def test_demo_refuses_a_folder_it_cannot_use(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "needs a folder" in result.output
+
+
+def test_help_and_module():
+    command = [sys.executable, "-m", "nres", "demo", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "nres demo --out results/demo" in done.stdout
+
+
+def test_benchmarks_run(tmp_path):
+    command = [sys.executable, "benchmarks/run.py", "--quick", "--out", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    results = json.loads((tmp_path / "cpu.json").read_text())
+    assert {"nres", "floor"} <= {row["implementation"] for row in results["throughput"]}
+    assert results["memory"][0]["peak_bytes"] > 0
+    assert results["startup_seconds"]["total"] > 0
