@@ -1,5 +1,6 @@
 """What several tests use: small systems, their NumPy twins, and one way to judge a mean."""
 
+import contextlib
 import functools
 
 import jax
@@ -7,6 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import nres
+
+
+@contextlib.contextmanager
+def as_users_run():
+    """Without the strictness of the tests, which not every library we call stands."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def z_scores(samples, expected) -> np.ndarray:

@@ -152,3 +152,15 @@ def test_training_and_evaluation():
         nres.evaluate(Wave(), theta, KEY, episodes=0)
     with pytest.raises(ValueError, match="sigma must not be negative"):
         nres.evaluate(Wave(), theta, KEY, sigma=-0.1)
+
+
+def test_a_pool_that_returns_the_wrong_shape():
+    class Flat(NumpyPool):
+        def advance(self, *arguments):
+            window = super().advance(*arguments)
+            parts = (window.loss, window.steps, window.ended)
+            return nres.Window(window.state, *(part[:1] for part in parts))
+
+    estimator = nres.NRES(Flat(Wave()), **GOOD)
+    with pytest.raises(ValueError, match=r"Flat.advance must return .* shape \(2, 3\)"):
+        estimator.estimate(THETA[Wave], estimator.init(THETA[Wave], jax.random.key(6)))

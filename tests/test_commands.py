@@ -7,15 +7,18 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from nres.cli import app, demo
+from helpers import as_users_run
+from nres.cli import app
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
+    demo = sys.modules["nres.cli.demo"]
     monkeypatch.setattr(demo, "UPDATES", dict.fromkeys(demo.UPDATES, 3))
     out = tmp_path / "new" / "folder"
-    result = CliRunner().invoke(app, ["demo", "--out", str(out)])
+    with as_users_run():
+        result = CliRunner().invoke(app, ["demo", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     methods = json.loads((out / "demo.json").read_text())["methods"]

@@ -164,6 +164,8 @@ def train(
         raise ValueError(f"updates must not be negative, got {updates}.")
     if eval_every is not None and eval_every < 1:
         raise ValueError(f"eval_every must be at least 1, got {eval_every}.")
+    if eval_fn is None:
+        eval_every = max(1, updates)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
 
     began = time.perf_counter()

@@ -110,7 +110,9 @@ class Estimate(eqx.Module):
     state: EstimatorState
     """What the next call of `estimate` needs."""
     spent: Spent
+    """What `steps` is made of."""
     info: Info
+    """Diagnostics."""
 
     @property
     def steps(self) -> Steps:
@@ -268,7 +270,8 @@ def _average(
     contributions: Contributions, start: Int[Array, "workers"], bound: Steps
 ) -> tuple[Theta, Array, Spent, Info]:
     finite = contributions.finite
-    count = finite.sum()
+    count = finite.sum(dtype=jnp.int32)
+    first = jnp.where(finite, finite.size, jnp.arange(finite.size, dtype=jnp.int32)).min()
     some = jnp.maximum(count, 1)
     grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
     loss = jnp.where(finite, contributions.loss, 0).sum() / some.astype(contributions.loss.dtype)
@@ -279,16 +282,14 @@ def _average(
     pairs = (some * (some - 1)).astype(squares.dtype)
     variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(pairs, 1), jnp.inf)
 
-    lanes = contributions.steps.size
     unused = bound.sequential - contributions.steps
     spent = Spent(bound, jnp.stack([unused.sum(dtype=unused.dtype), unused.min()]))
-    assert bound.total == lanes * bound.sequential
     info = Info(
         window_start=start,
         contribution_norm=contributions.norm,
         variance=variance,
-        nonfinite=(~finite).sum(dtype=jnp.int32),
-        first_nonfinite=jnp.where(finite.all(), -1, jnp.argmin(finite)).astype(jnp.int32),
+        nonfinite=finite.size - count,
+        first_nonfinite=jnp.where(count < finite.size, first, -1),
     )
     return grad, loss, spent, info
 

@@ -102,7 +102,7 @@ class EvolutionStrategy(Estimator):
         self.period = period
         self.restarts = restarts
         self.members = 3 if restarts and self.carries else 2
-        self.sigma = sigma
+        self.sigma = sigma if callable(sigma) else float(sigma)
         self.noise = noise
         self.nonfinite = nonfinite
 
@@ -148,6 +148,12 @@ class EvolutionStrategy(Estimator):
             keys = jax.device_get(jax.random.key_data(keys))
         state = None if carry is None else carry.pool
         window = self.pool.advance(state, thetas, keys, start, self.window, length)
+        lanes = (self.members, workers.start.size)
+        if not lanes == window.loss.shape == window.steps.shape:
+            raise ValueError(
+                f"{type(self.pool).__name__}.advance must return losses and steps of shape "
+                f"{lanes} (members, workers), got {window.loss.shape} and {window.steps.shape}."
+            )
         contributions = reduce(
             noise,
             epsilon,

@@ -1,0 +1,97 @@
+"""Fill the tables of README.md from results/, so that no number in it is typed.
+
+python tools/readme.py [--check]
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
+    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def load(name: str) -> dict:
+    return json.loads((ROOT / "results" / name).read_text())
+
+
+def throughput() -> str:
+    names = ["nres", "floor", "evosax", "evosax, scanned"]
+    rows = []
+    for backend in DEVICES:
+        results = load(f"bench/{backend}.json")["throughput"]
+        for workers in dict.fromkeys(row["workers"] for row in results):
+            rates = {
+                row["implementation"]: row["updates_per_second"]
+                for row in results
+                if row["workers"] == workers
+            }
+            steps = rates["nres"] * 2 * workers * 100
+            cells = [
+                f"{rates[n]:,.0f} ({rates['nres'] / rates[n]:.2f}×)" if n in rates else "–"
+                for n in names[1:]
+            ]
+            rows.append(
+                [DEVICES[backend], f"{workers:,}", f"{rates['nres']:,.0f}", *cells, f"{steps:.1e}"]
+            )
+    heading = ["", "N", "nres", *(f"{n} (nres is)" for n in names[1:]), "nres, unroll steps/s"]
+    return table(heading, rows)
+
+
+def memory() -> str:
+    cells: dict[tuple[int, int], dict[str, dict]] = {}
+    for row in load("bench/cpu.json")["memory"]:
+        cells.setdefault((row["workers"], row["parameters"]), {})[row["noise"]] = row
+    rows = []
+    for (workers, parameters), by_noise in cells.items():
+        row = [f"{workers:,}", f"{parameters:,}"]
+        for noise in ("keep", "regenerate"):
+            peak, held = by_noise[noise]["peak_bytes"], by_noise[noise]["states_and_noise_bytes"]
+            row += [f"{peak / 1e6:,.0f}", f"{held / 1e6:,.1f}"]
+        rows.append(row)
+    heading = ["N", "d", "noise kept: peak", "held", "regenerated: peak", "held"]
+    return table(heading, rows)
+
+
+def startup() -> str:
+    return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
+
+
+def demo() -> str:
+    rows = [
+        [
+            row["method"],
+            f"{row['updates']:,}",
+            f"{row['updates_per_second']:,.0f}",
+            f"{row['unroll_steps']:.2e}",
+            f"{row['sequential_steps']:.2e}",
+            f"{row['seconds']:.2f}",
+            f"{row['test_loss']:.1f}",
+            f"{row['distance']:.3f}",
+        ]
+        for row in load("demo/demo.json")["methods"]
+    ]
+    heading = ["method", "updates", "updates/s", "unroll steps", "one after another", "seconds"]
+    return table([*heading, "test loss", "distance to truth"], rows)
+
+
+def filled(text: str) -> str:
+    for part in (throughput, memory, startup, demo):
+        pattern = rf"(<!-- {part.__name__} -->).*?(<!-- end -->)"
+        replacement = rf"\g<1>{part()}\g<2>"
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    if "--check" in sys.argv:
+        sys.exit(filled(text) != text and "README.md is out of date: run tools/readme.py")
+    readme.write_text(filled(text))
