@@ -8,7 +8,7 @@ from helpers import Twin
 
 
 class NumpyPool:
-    """Keeps its state in place, as a simulator would, and hands out a token for it."""
+    """Its state is a value: two arrays, copied before they are changed."""
 
     can_fork = True
 
@@ -23,29 +23,25 @@ class NumpyPool:
         for given in (*jax.tree.leaves(thetas), keys, start, length):
             assert isinstance(given, np.ndarray)
         lanes = thetas.shape[:2]
-        if state is None:
-            self.states = np.empty(lanes, object)
-            self.ended = np.zeros(lanes, bool)
+        size = np.size(self.twin.init(thetas[0, 0], keys[0]))
+        states, ended = state or (np.zeros((*lanes, size)), np.zeros(lanes, bool))
+        states, ended = states.copy(), ended.copy()
         loss, steps = np.zeros(lanes, np.float32), np.zeros(lanes, np.int32)
         for m, w in np.ndindex(lanes):
             theta = thetas[m, w].astype(np.float64)
             if start[w] == 0:
-                self.states[m, w], self.ended[m, w] = self.twin.init(theta, keys[w]), False
+                states[m, w], ended[m, w] = self.twin.init(theta, keys[w]), False
             total = 0.0
             for t in range(start[w], start[w] + length[w]):
-                if self.ended[m, w]:
+                if ended[m, w]:
                     total += self.twin.absorbing_loss
                     continue
-                self.states[m, w], cost, self.ended[m, w] = self.twin.step(
-                    self.states[m, w], theta, t, keys[w]
-                )
+                current = states[m, w] if size > 1 else states[m, w, 0]
+                states[m, w], cost, ended[m, w] = self.twin.step(current, theta, t, keys[w])
                 total += cost
                 steps[m, w] += 1
             loss[m, w] = total
-        return nres.Window("token", loss, steps, self.ended.copy())
+        return nres.Window((states, ended), loss, steps, ended)
 
     def fork(self, state, member):
-        assert state == "token"
-        self.states[:] = self.states[member]
-        self.ended[:] = self.ended[member]
-        return state
+        return tuple(np.broadcast_to(part[member], part.shape) for part in state)

@@ -42,6 +42,8 @@ def test_period_must_be_a_multiple_of_the_window():
 def test_what_is_not_a_system():
     with pytest.raises(TypeError, match=r"nres\.System or an object that implements nres\.Pool"):
         as_pool(lambda x: x)
+    with pytest.raises(TypeError, match=r"got the class Wave: write Wave\(\.\.\.\)"):
+        as_pool(Wave)
     with pytest.raises(TypeError, match=r"needs an nres\.System"):
         nres.JaxPool(NumpyPool(Wave()))
     with pytest.raises(ValueError, match="horizon must be at least 1"):
@@ -76,8 +78,20 @@ def test_theta_of_another_structure_than_at_init():
     estimator = nres.NRES(Wave(), **GOOD)
     state = estimator.init(THETA[Wave], KEY)
     for other in ((THETA[Wave],), jnp.ones(3), np.ones(2, np.float16)):
-        with pytest.raises(ValueError, match="differs from the one the state was made for"):
+        with pytest.raises(ValueError, match="theta or estimator differs"):
             estimator.estimate(other, state)
+
+
+def test_a_state_of_another_estimator():
+    state = nres.NRES(Wave(), **GOOD).init(THETA[Wave], KEY)
+    for other in (
+        nres.NRES(Wave(), **(GOOD | {"workers": 4})),
+        nres.NRES(Wave(), **(GOOD | {"window": 2})),
+        nres.NRES(Wave(20), **GOOD),
+        nres.PES(Wave(), **GOOD),
+    ):
+        with pytest.raises(ValueError, match=r"instead of NRES\(workers=3, window=5, horizon=10\)"):
+            other.estimate(THETA[Wave], state)
 
 
 def test_keys():

@@ -69,6 +69,7 @@ def test_contract(make):
     assert int(estimate.state.update) == 1
 
     other, other_key = jax.tree.map(lambda x: x + 1, theta), jax.random.key(3)
+    assert compilations
     compilations.clear()
     again = make(Spiral())
     again.estimate(other, again.init(other, other_key))
@@ -113,6 +114,25 @@ def test_double_precision(make, x64):
     assert estimate.grad.dtype == estimate.loss.dtype == jnp.float64
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_is_added_up_in_single(dtype):
+    class Constant(nres.System):
+        horizon: int = 1000
+
+        def init(self, theta, key):
+            return jnp.zeros((), dtype)
+
+        def step(self, state, theta, t, key):
+            return state, 1 + 0 * theta[0]
+
+    estimator = nres.PES(Constant(), workers=3, window=500, sigma=0.01)
+    theta = jnp.ones(20, dtype)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert estimate.grad.dtype == dtype
+    assert int(estimate.info.nonfinite) == 0
+    np.testing.assert_allclose(estimate.loss, 1.0, rtol=1e-6)
+
+
 @every_estimator
 def test_old_style_keys_mean_the_same(make):
     estimator, theta = make(Wave()), THETA[Wave]
@@ -150,6 +170,23 @@ def test_steps_are_counted():
         starts = np.asarray(state.workers.start)
         assert state.unlock_steps == (members * starts.sum(), starts.max())
         assert estimator.estimate(theta, state).steps == expected
+
+
+def test_variance_with_very_many_workers():
+    class Slope(nres.System):
+        horizon: int = 1
+
+        def init(self, theta, key):
+            return jnp.zeros(())
+
+        def step(self, state, theta, t, key):
+            return state, theta[0]
+
+    estimator = nres.FullES(Slope(), workers=70_000, sigma=0.1)
+    theta = jnp.zeros(1)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    # Contributions are squares of standard normal numbers: variance 2.
+    np.testing.assert_allclose(estimate.info.variance * 70_000, 2.0, rtol=0.1)
 
 
 def test_variance_is_that_of_the_mean_over_workers():

@@ -112,6 +112,6 @@ def test_blocks_of_workers_change_nothing(name, monkeypatch):
         Wave(), workers=5, sigma=0.2, nonfinite=policy, **arguments
     )
     whole = gradients(make("skip"), THETA[Wave], 5)
-    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 4)  # two workers at a time, and one over
+    monkeypatch.setitem(blocks.BLOCK_ELEMENTS, "cpu", 4)  # two workers at a time, and one over
     # Another policy, so that it is compiled anew.
     assert_same(whole, gradients(make("raise"), THETA[Wave], 5), rtol=1e-6)

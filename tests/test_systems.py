@@ -110,6 +110,30 @@ def test_unrolling_the_scan_changes_nothing():
     np.testing.assert_allclose(*results, rtol=1e-4)
 
 
+class Watched(nres.System):
+    """Reads a NumPy table, and would return nonsense for a step beyond the horizon."""
+
+    table: np.ndarray
+    horizon: int = 10
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        beyond = (t < 0) | (t >= self.horizon)
+        state = jnp.where(beyond, jnp.inf, jnp.maximum(state, t.astype(state.dtype)))
+        return state, theta[0] * self.table[t]
+
+
+def test_a_system_sees_its_own_steps_alone():
+    estimator = nres.NRES(Watched(np.arange(10.0)), workers=6, window=4, sigma=0.1)
+    theta = jnp.ones(1)
+    state = estimator.init(theta, KEY)
+    for _ in range(6):
+        state = estimator.estimate(theta, state).state
+        assert state.carry.pool.state.max() < 10
+
+
 def test_a_pool_reports_steps_and_ends():
     pool = nres.JaxPool(Faller())
     keys, start = jax.random.split(KEY, 3), jnp.zeros(3, jnp.int32)

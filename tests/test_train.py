@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave
+from helpers import THETA, Wave, as_users_run
 from nres.estimators import base
 from numpy_pool import NumpyPool
 
@@ -20,8 +20,8 @@ KEY = jax.random.key(8)
 OPTIMIZER = optax.sgd(0.02, momentum=0.9)
 
 
-def make(system=None, **options):
-    return nres.NRES(system or Wave(), workers=4, window=3, sigma=0.1, **options)
+def make(system=None, workers=4):
+    return nres.NRES(system or Wave(), workers=workers, window=3, sigma=0.1)
 
 
 def run(estimator=None, **arguments):
@@ -81,13 +81,44 @@ def test_continuing_equals_not_stopping(first):
     run(updates=1, theta=half.theta, key=None, state=half.state)
 
 
+def test_a_host_pool_continues_from_any_state():
+    pool = make(NumpyPool(Wave()))
+    whole, half = run(pool, updates=7), run(pool, updates=3)
+    for _ in range(2):
+        rest = run(pool, updates=4, theta=half.theta, key=None, state=half.state)
+        np.testing.assert_array_equal(whole.theta, rest.theta)
+
+
+def test_a_host_pool_can_be_evaluated_while_it_trains():
+    pool = NumpyPool(Wave())
+    loss = lambda theta: nres.evaluate(pool, theta, KEY, episodes=2).loss  # noqa: E731
+    result = run(make(pool), updates=4, eval_fn=loss, eval_every=2)
+    np.testing.assert_array_equal(result.theta, run(make(pool), updates=4).theta)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.adam(0.02),
+        optax.contrib.prodigy(),  # keeps the parameters it started from
+        optax.chain(optax.sgd(0.02), optax.contrib.reduce_on_plateau()),  # wants the loss
+    ],
+)
+def test_any_optimizer(optimizer):
+    with as_users_run():
+        result = nres.train(make(), optimizer, THETA[Wave], updates=3, key=KEY)
+    assert np.isfinite(result.theta).all()
+    assert (np.asarray(result.theta) != np.asarray(THETA[Wave])).any()
+
+
 def test_evaluation_and_callback():
     calls = []
     seen = []
 
     def eval_fn(theta):
-        calls.append(np.asarray(theta))
-        return {"first": theta[0], "constant": 2.0}
+        calls.append(theta)
+        extra = {"late": 1.0} if len(calls) > 2 else {}
+        return {"first": theta[0], "constant": 2.0, **extra}
 
     def callback(progress):
         seen.append((progress.state.update, len(progress.rows["loss"]), progress.evals))
@@ -97,6 +128,7 @@ def test_evaluation_and_callback():
     np.testing.assert_array_equal(history.eval_update, [0, 4, 8, 11])
     np.testing.assert_array_equal(history.evals["constant"], [2.0] * 4)
     np.testing.assert_allclose(history.evals["first"], [theta[0] for theta in calls])
+    np.testing.assert_array_equal(history.evals["late"], [np.nan, np.nan, 1.0, 1.0])
     np.testing.assert_array_equal(calls[0], THETA[Wave])
     np.testing.assert_array_equal(calls[-1], result.theta)
     np.testing.assert_allclose(history.eval_seconds[1:], history.seconds[[3, 7, 10]])
@@ -128,6 +160,7 @@ def test_an_interrupt_returns_what_was_done(pool):
     assert len(result.history.loss) == result.state.update
     assert result.interrupted
     assert signal.getsignal(signal.SIGINT) is before
+    assert run(make(pool()), updates=1, callback=interrupt).interrupted
 
 
 def test_a_second_interrupt_is_not_held_back():
@@ -148,12 +181,14 @@ def test_outside_the_main_thread():
 
 
 def test_nothing_is_compiled_twice():
-    estimator, other = make(), THETA[Wave] + 1
-    run(estimator)
+    estimator, other = make(workers=6), THETA[Wave] + 1
     count = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, _, **kw: count.append(name) if "backend_compile" in name else None
     )
+    run(estimator)
+    assert count
+    count.clear()
     run(estimator, updates=20, theta=other)
     assert not count
 
@@ -213,7 +248,7 @@ def test_an_estimate_raises_when_something_is_not_finite():
     theta = jnp.array([0.5, 0.0])
     estimator = fragile(nonfinite="raise")
     state = estimator.init(theta, KEY)
-    with pytest.raises(nres.NonFiniteError, match="in update 0; the first is worker"):
+    with pytest.raises(nres.NonFiniteError, match="in update 1; the first is worker"):
         estimator.estimate(theta, state)
     with pytest.raises(Exception, match="non-finite loss or gradient"):
         jax.block_until_ready(jax.jit(estimator.estimate)(theta, state))
@@ -251,3 +286,12 @@ def test_large_arrays_are_arguments_not_constants():
     text = lowered.lowered.as_text()
     assert "tensor<50000xf32>" in text  # an argument
     assert len(text) < 200_000  # and not written out
+
+
+def test_a_schedule_that_reaches_zero_is_reported():
+    sigma = lambda update: jnp.where(update < 2, 0.1, 0.0)  # noqa: E731
+    estimator = nres.PES(Wave(), workers=4, window=5, sigma=sigma)
+    with pytest.warns(nres.NonFiniteWarning, match="in update 3"):
+        result = nres.train(estimator, optax.sgd(0.1), THETA[Wave], updates=5, key=KEY)
+    np.testing.assert_array_equal(result.history.nonfinite, [0, 0, 4, 4, 4])
+    assert np.isfinite(result.theta).all()

@@ -53,8 +53,12 @@ def test_unbiased_on_the_quadratic(method, arguments):
 
 def test_unbiased_under_a_schedule_of_sigma():
     sigma = lambda update: jnp.array([0.2, 0.8, 0.2, 0.6])[update]  # noqa: E731
-    for method, arguments in [(nres.NRES, {}), (nres.GPES, {"period": 2})]:
-        estimator = method(SYSTEM, workers=WORKERS, window=1, sigma=sigma, **arguments)
+    for method, arguments in [
+        (nres.NRES, {"window": 1}),
+        (nres.GPES, {"window": 1, "period": 2}),
+        (nres.PES, {"window": 4}),
+    ]:
+        estimator = method(SYSTEM, workers=WORKERS, sigma=sigma, **arguments)
         z = z_scores(samples(estimator, THETA, updates=4), SYSTEM.exact_gradient(THETA))
         assert np.abs(z).max() < 4
 

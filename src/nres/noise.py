@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
-from nres.system import Theta
+from nres.system import Theta, at_least_single
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -105,9 +105,12 @@ def where_worker(condition: Bool[Array, "workers"], new: PyTree, old: PyTree) ->
 
 def times_worker(factor: Float[Array, "workers"], rows: PyTree) -> PyTree:
     """Scale the row of each worker by its own factor."""
-    return jax.tree.map(
-        lambda r: jnp.expand_dims(factor, range(1, r.ndim)).astype(r.dtype) * r, rows
-    )
+
+    def scale(r):
+        r = r.astype(at_least_single(r.dtype))
+        return jnp.expand_dims(factor, range(1, r.ndim)).astype(r.dtype) * r
+
+    return jax.tree.map(scale, rows)
 
 
 def update_noise(
@@ -138,7 +141,7 @@ def update_noise(
         epsilon = where_worker(fresh, epsilon, noise.epsilon)
     score = None
     if accumulate:
-        score = times_worker(scale**-2, epsilon)
+        score = times_worker(scale**-2, epsilon)  # in single precision at least
         if noise is not None:
             added = jax.tree.map(jnp.add, noise.score, score)
             score = where_worker(start == 0, score, where_worker(fresh, added, noise.score))

@@ -84,7 +84,13 @@ def as_theta(theta: PyTree) -> Theta:
             )
         if jnp.size(leaf) == 0:
             raise ValueError(f"{name} is empty (shape {jnp.shape(leaf)}).")
-    return jax.tree.map(jnp.asarray, theta)
+    # With a dtype, so that a Python number does not stay weakly typed and compile twice.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), theta)
+
+
+def at_least_single(*dtypes: Any) -> Any:
+    """The dtype in which numbers of these are added up: half precision would lose them."""
+    return jnp.float64 if jnp.float64 in dtypes else jnp.float32
 
 
 def check_system(system: System, theta: Theta) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import operator
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from nres.estimators.base import (
     Estimate,
     Estimator,
     EstimatorState,
+    Info,
     NonFiniteError,
     Steps,
     as_key,
@@ -159,7 +161,7 @@ def train(
         ends early if it returns true.
     - `state`: the `state` of an earlier result, to continue that run.
     """
-    theta = as_theta(theta)
+    theta, updates = as_theta(theta), operator.index(updates)
     if updates < 0:
         raise ValueError(f"updates must not be negative, got {updates}.")
     if eval_every is not None and eval_every < 1:
@@ -169,19 +171,17 @@ def train(
     eval_every = eval_every or max(1, math.ceil(updates / 20))
 
     began = time.perf_counter()
-    # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
-    theta = jax.tree.map(jnp.copy, theta)
-    if state is not None:
-        state = jax.tree.map(lambda x: jnp.copy(x) if eqx.is_array(x) else x, state)
-    elif key is not None:
+    optimizer = optax.with_extra_args_support(optimizer)
+    if state is None:
+        if key is None:
+            raise ValueError("train needs a key, or the state of an earlier run to continue.")
         estimator_state = estimator.init(theta, as_key(key))
         unlock = estimator_state.unlock_steps
         state = TrainState(estimator_state, optimizer.init(theta), 0, unlock, 0.0)
-    else:
-        raise ValueError("train needs a key, or the state of an earlier run to continue.")
     compiled = isinstance(estimator.pool, JaxPool)
     bundle = _bundle(math.gcd(updates, eval_every, state.update)) if compiled else 1
-    carry = (theta, state.optimizer, state.estimator)
+    # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
+    carry = _copy((theta, state.optimizer, state.estimator))
     log = _Log(estimator, state)
     if compiled:
         arguments = (estimator, optimizer, jnp.asarray(0), bundle)
@@ -217,7 +217,17 @@ def train(
                 evals = log.evaluate(eval_fn, theta, state.update, state.seconds)
             if callback is not None and callback(Progress(theta, state, last, columns, evals)):
                 break
-    return TrainResult(carry[0], state, log.history(), interrupted=state.update < last)
+        stopped = interrupted() or state.update < last
+    return TrainResult(carry[0], state, log.history(), interrupted=stopped)
+
+
+def _copy(tree: PyTree) -> PyTree:
+    def copy(leaf):
+        if isinstance(leaf, np.ndarray):
+            return leaf.copy()
+        return jnp.copy(leaf) if eqx.is_array(leaf) else leaf
+
+    return jax.tree.map(copy, tree)
 
 
 def _bundle(divisor: int) -> int:
@@ -234,9 +244,9 @@ def _compiled_updates(arguments, carry):
     def one_update(i, loop):
         carry, floats, integers = loop
         estimate = compute_estimate(estimator, carry[0], carry[2])
-        theta, optimizer_state = _apply(optimizer, carry[0], carry[1], estimate.grad)
+        theta, optimizer_state = _apply(optimizer, carry[0], carry[1], estimate.grad, estimate.loss)
         carry = (theta, optimizer_state, estimate.state)
-        more_floats, more_integers = _report(estimate)
+        more_floats, more_integers = _report(*_reported(estimate))
         return carry, floats.at[i].set(more_floats), integers.at[i].set(more_integers)
 
     def one_bundle(i, loop):
@@ -251,25 +261,32 @@ def _host_update(estimator, optimizer, carry):
     estimate = compute_estimate(estimator, carry[0], carry[2])
     # Only what the update reads is handed to compiled code: a simulator's state stays outside.
     theta, optimizer_state, _ = carry
-    theta, optimizer_state = _apply_compiled(optimizer, theta, optimizer_state, estimate.grad)
-    floats, integers = _report(estimate)
+    theta, optimizer_state = _apply_compiled(
+        optimizer, theta, optimizer_state, estimate.grad, estimate.loss
+    )
+    floats, integers = _report(*_reported(estimate))
     return (theta, optimizer_state, estimate.state), floats[None], integers[None]
 
 
-def _apply(optimizer, theta, optimizer_state, grad):
-    change, optimizer_state = optimizer.update(grad, optimizer_state, theta)
+def _apply(optimizer, theta, optimizer_state, grad, loss):
+    # Some optimizers want to know the loss, too.
+    change, optimizer_state = optimizer.update(grad, optimizer_state, theta, value=loss)
     return optax.apply_updates(theta, change), optimizer_state
 
 
 _apply_compiled = eqx.filter_jit(_apply)
 
 
-def _report(estimate: Estimate) -> tuple[Array, Array]:
+def _reported(estimate: Estimate) -> tuple:
+    return estimate.grad, estimate.loss, estimate.info, estimate.spent.unused
+
+
+@eqx.filter_jit
+def _report(grad: Theta, loss: Array, info: Info, unused: Array) -> tuple[Array, Array]:
     """The numbers that are kept of an update, in two rows: each costs a write to memory."""
-    info, unused = estimate.info, estimate.spent.unused
-    norm = jnp.sqrt(squared_norm(estimate.grad))
+    norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
-    floats = jnp.stack([estimate.loss.astype(float), norm.astype(float)])
+    floats = jnp.stack([loss.astype(float), norm.astype(float)])
     return floats, jnp.stack([info.nonfinite, info.first_nonfinite, start, *unused])
 
 
@@ -332,7 +349,7 @@ class _Log:
 
     def evaluate(self, eval_fn, theta: Theta, update: int, seconds: float) -> dict[str, float]:
         began = time.perf_counter()
-        result = jax.device_get(eval_fn(theta))
+        result = jax.device_get(eval_fn(_copy(theta)))
         values = result if isinstance(result, dict) else {"eval": result}
         evals = {name: float(value) for name, value in values.items()}
         self.eval_time += time.perf_counter() - began
@@ -344,12 +361,15 @@ class _Log:
             name: np.concatenate([part[name] for part in self.parts]) if self.parts else np.zeros(0)
             for name in _COLUMNS
         }
-        names = self.eval_rows[0][2] if self.eval_rows else {}
+        names = dict.fromkeys(name for row in self.eval_rows for name in row[2])
         return History(
             **columns,
             eval_update=np.array([row[0] for row in self.eval_rows], np.int64),
             eval_seconds=np.array([row[1] for row in self.eval_rows]),
-            evals={name: np.array([row[2][name] for row in self.eval_rows]) for name in names},
+            evals={
+                name: np.array([row[2].get(name, math.nan) for row in self.eval_rows])
+                for name in names
+            },
             unlock_steps=self.unlock_steps,
             setup_time=self.setup_time,
             eval_time=self.eval_time,
@@ -363,7 +383,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         yield lambda: False  # signals reach the main thread alone
         return
     asked = False
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def ask(signum, frame):
         nonlocal asked

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
-from nres.system import Theta, as_theta
+from nres.system import Theta, as_theta, at_least_single
 
 
 class NonFiniteError(FloatingPointError):
@@ -31,7 +31,7 @@ class Steps(NamedTuple):
 class Spent(eqx.Module):
     """Unroll steps as compiled code counts them: a bound, and how much of it was not needed.
 
-    The bound is a Python int, so counting neither overflows nor waits for the device.
+    The bound is a Python int of any size; what was not needed is exact up to 2³¹ steps a call.
     """
 
     bound: Steps = eqx.field(static=True)
@@ -50,6 +50,7 @@ class Workers(eqx.Module):
     start: Int[Array, "workers"]
     """The step of the episode at which the next window starts."""
 
+    @eqx.filter_jit
     def episode_keys(self) -> Key[Array, "workers"]:
         """The keys of the systems' own randomness, one an episode."""
         return jax.vmap(jax.random.fold_in)(self.key, self.episode)
@@ -58,7 +59,9 @@ class Workers(eqx.Module):
         """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
         return self.episode * -(-horizon // period) + self.start // period
 
+    @eqx.filter_jit
     def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
+        """Where the workers are after a window."""
         end = self.start + length
         finished = end >= horizon
         episode = self.episode + finished.astype(self.episode.dtype)
@@ -234,15 +237,16 @@ def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorS
         for i in range(int(rounds)):
             loop = one_round(i, loop)
     workers, carry, total, sequential = loop
-    return EstimatorState(workers, carry, update, total, sequential, _signature(theta))
+    signature = _signature(estimator, theta)
+    return EstimatorState(workers, carry, update, total, sequential, signature)
 
 
 def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) -> Estimate:
     """`Estimator.estimate` without its own compilation and without the non-finite policy."""
-    if state.signature != _signature(theta):
+    if state.signature != (signature := _signature(estimator, theta)):
         raise ValueError(
-            "theta differs from the one the state was made for by `init`: "
-            f"{_describe(_signature(theta))} instead of {_describe(state.signature)}."
+            "theta or estimator differs from the one the state was made for by `init`: "
+            f"{_describe(signature)} instead of {_describe(state.signature)}."
         )
     length = _length(state.workers, estimator.window, estimator.horizon)
     carry, contributions = estimator._window(
@@ -278,8 +282,9 @@ def _average(
     loss = jnp.where(count > 0, loss, jnp.nan)
 
     squares = jnp.where(finite, contributions.norm**2, 0).sum()
-    spread = squares - some.astype(squares.dtype) * squared_norm(grad).astype(squares.dtype)
-    pairs = (some * (some - 1)).astype(squares.dtype)
+    number = some.astype(squares.dtype)
+    spread = squares - number * squared_norm(grad).astype(squares.dtype)
+    pairs = number * (number - 1)
     variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(pairs, 1), jnp.inf)
 
     unused = bound.sequential - contributions.steps
@@ -296,7 +301,9 @@ def _average(
 
 def squared_norm(tree: PyTree) -> Float[Array, ""]:
     """The squared Euclidean norm of a pytree of arrays."""
-    return functools.reduce(jnp.add, [jnp.sum(x**2) for x in jax.tree.leaves(tree)])
+    leaves = jax.tree.leaves(tree)
+    dtype = at_least_single(*[x.dtype for x in leaves])
+    return functools.reduce(jnp.add, [jnp.sum(x.astype(dtype) ** 2) for x in leaves])
 
 
 def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
@@ -317,9 +324,8 @@ def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
     if count := int(info.nonfinite):
         worker = int(info.first_nonfinite)
         start = int(info.window_start[worker])
-        raise NonFiniteError(
-            nonfinite_message(count, worker, start, int(estimate.state.update) - 1)
-        )
+        update = int(estimate.state.update)
+        raise NonFiniteError(nonfinite_message(count, worker, start, update))
     return estimate
 
 
@@ -335,15 +341,19 @@ def _as_given(length: Int[Array, "workers"], estimator: Estimator) -> Any:
     return length
 
 
-def _signature(theta: Theta) -> Any:
+def _signature(estimator: Estimator, theta: Theta) -> Any:
+    """What must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
-    return structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
+    kind = (type(estimator).__name__, estimator.members, settings)
+    return kind, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
 def _describe(signature: Any) -> str:
-    structure, leaves = signature
+    (name, _, settings), structure, leaves = signature
+    options = ", ".join(f"{option}={value}" for option, value in settings)
     arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in leaves)
-    return f"{structure} of {arrays}"
+    return f"{name}({options}) with {structure} of {arrays}"
 
 
 def as_key(key: Any) -> Key[Array, ""]:

@@ -10,8 +10,9 @@ from jaxtyping import Array, Int, PyTree
 from nres.estimators.base import Contributions, Workers
 from nres.noise import Noise
 
-# Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision.
-BLOCK_ELEMENTS = 2**23
+# Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision on an
+# accelerator, which wants to be filled, and less on a CPU.
+BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
 
 
 class Carry(eqx.Module):
@@ -41,7 +42,7 @@ def over_blocks(
     - `count`: the number of workers.
     - `size`: d, the number of parameters.
     """
-    block = max(1, BLOCK_ELEMENTS // size)
+    block = max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
     if block >= count:
         return run(workers, carry, length)
 

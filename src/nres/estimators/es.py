@@ -29,10 +29,10 @@ from nres.estimators.base import (
     squared_norm,
 )
 from nres.estimators.blocks import Carry, over_blocks
-from nres.noise import Noise, update_noise
+from nres.noise import Noise, update_noise, where_worker
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import System, Theta
+from nres.system import System, Theta, at_least_single
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
 
@@ -44,12 +44,6 @@ class Options(TypedDict):
     sigma: Sigma
     noise: NotRequired[str]
     nonfinite: NotRequired[str]
-
-
-class OnlineOptions(Options):
-    """Likewise, for those that run a window at a time."""
-
-    window: int
 
 
 class EvolutionStrategy(Estimator):
@@ -216,9 +210,9 @@ class NRES(EvolutionStrategy):
     Evolution Strategies*, NeurIPS 2023.
     """
 
-    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
+    def __init__(self, system: System | Pool, *, window: int, **options: Unpack[Options]):
         pool = as_pool(system)
-        super().__init__(pool, period=pool.horizon, restarts=False, **options)
+        super().__init__(pool, window=window, period=pool.horizon, restarts=False, **options)
 
 
 class PES(EvolutionStrategy):
@@ -232,8 +226,8 @@ class PES(EvolutionStrategy):
     Computation Graphs with Persistent Evolution Strategies*, ICML 2021.
     """
 
-    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
-        super().__init__(system, period=options["window"], restarts=False, **options)
+    def __init__(self, system: System | Pool, *, window: int, **options: Unpack[Options]):
+        super().__init__(system, window=window, period=window, restarts=False, **options)
 
 
 class GPES(EvolutionStrategy):
@@ -250,8 +244,10 @@ class GPES(EvolutionStrategy):
     **Reference:** Li et al., NeurIPS 2023, algorithm [alg:gpes].
     """
 
-    def __init__(self, system: System | Pool, *, period: int, **options: Unpack[OnlineOptions]):
-        super().__init__(system, period=period, restarts=False, **options)
+    def __init__(
+        self, system: System | Pool, *, window: int, period: int, **options: Unpack[Options]
+    ):
+        super().__init__(system, window=window, period=period, restarts=False, **options)
         if period < 1 or period % self.window:
             raise ValueError(
                 f"period must be a multiple of the window, got period={period} and "
@@ -270,8 +266,8 @@ class TES(EvolutionStrategy):
     learned optimizers*, ICML 2019; algorithm [alg:tes] of Li et al., NeurIPS 2023.
     """
 
-    def __init__(self, system: System | Pool, **options: Unpack[OnlineOptions]):
-        super().__init__(system, period=options["window"], restarts=True, **options)
+    def __init__(self, system: System | Pool, *, window: int, **options: Unpack[Options]):
+        super().__init__(system, window=window, period=window, restarts=True, **options)
         if not self.pool.can_fork:
             raise ValueError(
                 f"TES restarts every window from a copy of a state, and "
@@ -350,13 +346,18 @@ def reduce(
     else:
         weight = noise.score
     norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(weight)).astype(loss.dtype)
+    # A schedule that reaches zero leaves nothing to divide by.
+    norm = jnp.where(noise.sigma > 0, norm, jnp.nan)
     result = Contributions(None, norm, (loss[0] + loss[1]) * (scale / 2), steps)
     coefficient = jnp.where(result.finite, coefficient, 0)
 
-    def weigh(rows):
+    def weigh(rows, like):
+        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
+        rows = rows.astype(at_least_single(rows.dtype))
         # Full precision: the matrix units' short float would cost three digits and save nothing.
         c = coefficient.astype(rows.dtype)
-        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+        grad = jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+        return grad.astype(like.dtype)
 
-    grad = jax.tree.map(weigh, weight)
+    grad = jax.tree.map(weigh, weight, epsilon)
     return Contributions(grad, result.norm, result.loss, result.steps)

@@ -10,12 +10,12 @@ import optax
 from jaxtyping import Array, Float
 
 from nres.estimators import NRES, PES, TES, Estimator, FullES
-from nres.estimators.es import OnlineOptions
+from nres.estimators.es import Options
 from nres.evaluate import evaluate
 from nres.systems import Lorenz
 from nres.train import Progress, TrainResult, train
 
-_ONLINE: OnlineOptions = {"workers": 200, "window": 100, "sigma": 0.04}
+_ONLINE: Options = {"workers": 200, "sigma": 0.04}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Method:
 
 METHODS = (
     Method("FullES", lambda s: FullES(s, workers=10, sigma=0.04), 3e-5),
-    Method("TES", lambda s: TES(s, **_ONLINE), 3e-4),
+    Method("TES", lambda s: TES(s, window=100, **_ONLINE), 3e-4),
     Method(
         "PES",
-        lambda s: PES(s, **_ONLINE),
+        lambda s: PES(s, window=100, **_ONLINE),
         optax.piecewise_constant_schedule(1e-5, {1000: 0.1}),
     ),
-    Method("NRES", lambda s: NRES(s, **_ONLINE), 1e-5),
+    Method("NRES", lambda s: NRES(s, window=100, **_ONLINE), 1e-5),
 )
 
 TEST_KEY = jax.random.key(2023)

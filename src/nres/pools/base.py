@@ -38,7 +38,9 @@ class Pool(Protocol):
     """T: the number of steps in an episode."""
 
     can_fork: bool
-    """Whether `fork` works: the simulator can copy a state."""
+    """Whether states can be copied, so that `fork` works and `Window.state` is a value: kept or
+    saved, it can be continued from at any time, as often as one likes. A simulator that cannot
+    be copied says so here, and is continued from its newest state alone."""
 
     def advance(
         self,
@@ -53,7 +55,8 @@ class Pool(Protocol):
 
         **Arguments:**
 
-        - `state`: `Window.state` of the last call; `None` starts every worker afresh.
+        - `state`: `Window.state` of an earlier call, not to be modified; `None` starts every
+            worker afresh.
         - `thetas`: the parameters of each unroll: like one `theta`, with axes
             `(members, workers)` in front of every leaf.
         - `keys`: one random key a worker and episode, the same for all windows of the episode;

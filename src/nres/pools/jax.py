@@ -7,10 +7,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.pools.base import Pool, Window
-from nres.system import System, check_system
+from nres.system import System, at_least_single, check_system
 
 
 class _Lane(eqx.Module):
@@ -51,7 +52,10 @@ class JaxPool(eqx.Module):
             raise ValueError(
                 f"{type(system).__name__}.horizon must be at least 1, got {system.horizon}."
             )
-        self.system = system
+        # NumPy arrays cannot be indexed by traced numbers.
+        self.system = jax.tree.map(
+            lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, system
+        )
         self.unroll = unroll
         self.horizon = horizon
         self.can_fork = True
@@ -96,7 +100,8 @@ class JaxPool(eqx.Module):
 
         def body(carry, i):
             lane, total, taken = carry
-            t = start + i
+            # Steps beyond the horizon are masked; no system is to see them.
+            t = start + i if length is None else jnp.minimum(start + i, self.horizon - 1)
             state, loss, *end = system.step(lane.state, theta, t, jax.random.fold_in(key, t + 1))
             new = _Lane(state, end[0] if ends else None)
             masks = []
@@ -110,9 +115,9 @@ class JaxPool(eqx.Module):
                 active = functools.reduce(jnp.logical_and, masks)
                 new = jax.tree.map(lambda n, o: jnp.where(active, n, o), new, lane)
                 taken = taken + active.astype(taken.dtype)
-            return (new, total + loss, taken), None
+            return (new, total + loss.astype(total.dtype), taken), None
 
-        total = jnp.zeros((), step_shape[1].dtype)
+        total = jnp.zeros((), at_least_single(step_shape[1].dtype))
         taken = jnp.zeros((), jnp.int32)
         unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes)
         steps = jnp.arange(window, dtype=start.dtype)
@@ -164,7 +169,7 @@ def default_unroll(equations: int, lanes: int) -> int:
     """
     if jax.default_backend() == "cpu":
         return 2 if equations <= 200 else 1
-    return max(1, min(50 if lanes < 2**19 else 25, 2500 // equations))
+    return max(1, min(50 if lanes < 2**19 else 25, 2500 // max(1, equations)))
 
 
 def _count_equations(jaxpr: Any) -> int:
@@ -180,9 +185,14 @@ def as_pool(system_or_pool: Any) -> Pool:
     """A `System` wrapped in a `JaxPool`; a pool as it is."""
     if isinstance(system_or_pool, System):
         return JaxPool(system_or_pool)
+    if isinstance(system_or_pool, type):
+        name = system_or_pool.__name__
+        raise TypeError(f"expected a system or pool, got the class {name}: write {name}(...).")
     if isinstance(system_or_pool, Pool):
         return system_or_pool
+    parts = ("horizon", "can_fork", "advance", "fork", "check")
+    missing = [part for part in parts if not hasattr(system_or_pool, part)]
     raise TypeError(
-        "expected an nres.System or an object that implements nres.Pool, "
-        f"got {type(system_or_pool).__name__}."
+        "expected an nres.System or an object that implements nres.Pool, got "
+        f"{type(system_or_pool).__name__}, which has no {', '.join(missing)}."
     )
