@@ -171,7 +171,6 @@ def train(
     eval_every = eval_every or max(1, math.ceil(updates / 20))
 
     began = time.perf_counter()
-    optimizer = optax.with_extra_args_support(optimizer)
     if state is None:
         if key is None:
             raise ValueError("train needs a key, or the state of an earlier run to continue.")
@@ -269,8 +268,10 @@ def _host_update(estimator, optimizer, carry):
 
 
 def _apply(optimizer, theta, optimizer_state, grad, loss):
-    # Some optimizers want to know the loss, too.
-    change, optimizer_state = optimizer.update(grad, optimizer_state, theta, value=loss)
+    # Some optimizers want to know the loss, too. Wrapped here, where it is traced: a wrapper made
+    # for every run would be a new function, and compile anew.
+    update = optax.with_extra_args_support(optimizer).update
+    change, optimizer_state = update(grad, optimizer_state, theta, value=loss)
     return optax.apply_updates(theta, change), optimizer_state
 
 
