@@ -1,10 +1,14 @@
 """Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
 
 from nres import systems as systems
+from nres.estimators import BPTT as BPTT
+from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES
 from nres.estimators import NRES as NRES
 from nres.estimators import PES as PES
+from nres.estimators import TBPTT as TBPTT
 from nres.estimators import TES as TES
+from nres.estimators import UORO as UORO
 from nres.estimators import Estimate as Estimate
 from nres.estimators import Estimator as Estimator
 from nres.estimators import FullES as FullES

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from nres.estimators.base import Steps, as_key
+from nres.estimators.base import as_key
+from nres.estimators.values import Steps
 from nres.noise import draw
 from nres.pools.base import Window
 from nres.pools.jax import JaxPool, as_pool

@@ -7,6 +7,7 @@ with a new $\sigma$.
 """
 
 import math
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -60,25 +61,47 @@ def draw(
     Element j of noise n hashes the counter (n + 1, j) with the worker's key; `jax.random.fold_in`
     uses the counters (0, .), so the two never meet.
     """
+    leaves, structure = jax.tree.flatten(theta)
+    doubles = [leaf.dtype == jnp.float64 for leaf in leaves]
+    counts = [
+        leaf.size if double else -(-leaf.size // 2)
+        for leaf, double in zip(leaves, doubles, strict=True)
+    ]
+    rows = []
+    for leaf, double, bits in zip(leaves, doubles, _hash(keys, number, counts), strict=True):
+        normal = _normal64(*bits) if double else _normal32(jnp.concatenate(bits, axis=1))
+        scaled = sigma[:, None].astype(normal.dtype) * normal[:, : leaf.size]
+        rows.append(scaled.astype(leaf.dtype).reshape(-1, *leaf.shape))
+    return jax.tree.unflatten(structure, rows)
+
+
+def draw_signs(keys: Key[Array, "workers"], number: Int[Array, "workers"], like: PyTree) -> PyTree:
+    """Independent signs, -1 or 1: rows like `like`, hashed as in `draw`."""
+    leaves, structure = jax.tree.flatten(like)
+    rows = []
+    for leaf, (bits, _) in zip(
+        leaves, _hash(keys, number, [leaf.size for leaf in leaves]), strict=True
+    ):
+        signs = jnp.where(bits >> jnp.uint32(31), -1, 1).astype(leaf.dtype)
+        rows.append(signs.reshape(-1, *leaf.shape))
+    return jax.tree.unflatten(structure, rows)
+
+
+def _hash(
+    keys: Key[Array, "workers"], number: Int[Array, "workers"], counts: list[int]
+) -> Iterator[tuple[Array, Array]]:
+    """For every leaf, so many pairs of words of random bits a worker."""
     data = jax.random.key_data(keys)
     words = jnp.split(data, data.shape[1], axis=1)
     # Keys of other generators than Threefry have four words.
     key = (words[0], words[1])
     if len(words) == 4:
         key = threefry(key, (words[2], words[3]))
-    leaves, structure = jax.tree.flatten(theta)
-    rows, first = [], 0
-    for leaf in leaves:
-        double = leaf.dtype == jnp.float64
-        count = leaf.size if double else -(-leaf.size // 2)
+    first = 0
+    for count in counts:
         element = jnp.arange(first, first + count, dtype=jnp.uint32)[None, :]
         first += count
-        counter = (number.astype(jnp.uint32)[:, None] + jnp.uint32(1), element)
-        bits = threefry(key, counter)
-        normal = _normal64(*bits) if double else _normal32(jnp.concatenate(bits, axis=1))
-        scaled = sigma[:, None].astype(normal.dtype) * normal[:, : leaf.size]
-        rows.append(scaled.astype(leaf.dtype).reshape(-1, *leaf.shape))
-    return jax.tree.unflatten(structure, rows)
+        yield threefry(key, (number.astype(jnp.uint32)[:, None] + jnp.uint32(1), element))
 
 
 def _normal32(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:

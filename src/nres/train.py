@@ -19,17 +19,13 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nres.estimators.base import (
-    Estimate,
     Estimator,
-    EstimatorState,
-    Info,
     NonFiniteError,
-    Steps,
     as_key,
     compute_estimate,
     nonfinite_message,
-    squared_norm,
 )
+from nres.estimators.values import Estimate, EstimatorState, Info, Steps, squared_norm
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
 

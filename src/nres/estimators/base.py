@@ -2,14 +2,26 @@
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.estimators.blocks import Carry, over_blocks
+from nres.estimators.values import (
+    Contributions,
+    Estimate,
+    EstimatorState,
+    Info,
+    Spent,
+    Steps,
+    Workers,
+    squared_norm,
+)
+from nres.noise import where_worker
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta, at_least_single
@@ -19,128 +31,10 @@ class NonFiniteError(FloatingPointError):
     """A worker's contribution was not finite and the policy is `"raise"`."""
 
 
-class Steps(NamedTuple):
-    """Unroll steps spent."""
-
-    total: int
-    """All of them, over every member of every worker."""
-    sequential: int
-    """Those that had to follow one another, were all unrolls run in parallel."""
-
-
-class Spent(eqx.Module):
-    """Unroll steps as compiled code counts them: a bound, and how much of it was not needed.
-
-    The bound is a Python int of any size; what was not needed is exact up to 2³¹ steps a call.
-    """
-
-    bound: Steps = eqx.field(static=True)
-    unused: Int[Array, "2"]
-
-    def steps(self) -> Steps:
-        total, sequential = np.asarray(self.unused).tolist()
-        return Steps(self.bound.total - total, self.bound.sequential - sequential)
-
-
-class Workers(eqx.Module):
-    """Where each worker is. All of a worker's randomness comes from its key."""
-
-    key: Key[Array, "workers"]
-    episode: Int[Array, "workers"]
-    start: Int[Array, "workers"]
-    """The step of the episode at which the next window starts."""
-
-    @eqx.filter_jit
-    def episode_keys(self) -> Key[Array, "workers"]:
-        """The keys of the systems' own randomness, one an episode."""
-        return jax.vmap(jax.random.fold_in)(self.key, self.episode)
-
-    def noise_numbers(self, horizon: int, period: int) -> Int[Array, "workers"]:
-        """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
-        return self.episode * -(-horizon // period) + self.start // period
-
-    @eqx.filter_jit
-    def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
-        """Where the workers are after a window."""
-        end = self.start + length
-        finished = end >= horizon
-        episode = self.episode + finished.astype(self.episode.dtype)
-        return Workers(self.key, episode, jnp.where(finished, 0, end))
-
-
-class EstimatorState(eqx.Module):
-    """Everything an estimator carries from one estimate to the next. A value: save it, copy it."""
-
-    workers: Workers
-    carry: PyTree
-    """Unrolled states and noise."""
-    update: Int[Array, ""]
-    """How many estimates were made: what a schedule of sigma is a function of."""
-    unlocked_total: Int[Array, "workers"]
-    unlocked_sequential: Int[Array, ""]
-    signature: Any = eqx.field(static=True)
-
-    @property
-    def unlock_steps(self) -> Steps:
-        """The unroll steps that `init` spent to bring the workers to their starting points."""
-        total = np.asarray(self.unlocked_total).sum(dtype=np.int64)
-        return Steps(int(total), int(self.unlocked_sequential))
-
-
-class Info(eqx.Module):
-    """Diagnostics of one estimate: nothing here is needed for the next one."""
-
-    window_start: Int[Array, "workers"]
-    """The step of its episode at which each worker's window started."""
-    contribution_norm: Float[Array, "workers"]
-    """The Euclidean norm of each worker's own gradient estimate."""
-    variance: Float[Array, ""]
-    r"""Total variance $\operatorname{tr}\operatorname{Cov}$ of `grad`, estimated from the spread
-    of the workers' contributions; infinite when fewer than two contribute."""
-    nonfinite: Int[Array, ""]
-    """How many workers were left out because their contribution was not finite."""
-    first_nonfinite: Int[Array, ""]
-    """The index of the first of them, or -1."""
-
-
-class Estimate(eqx.Module):
-    """A gradient estimate."""
-
-    grad: Theta
-    """The estimate itself, like `theta`."""
-    loss: Float[Array, ""]
-    """The mean loss of the perturbed unrolls, per step."""
-    state: EstimatorState
-    """What the next call of `estimate` needs."""
-    spent: Spent
-    """What `steps` is made of."""
-    info: Info
-    """Diagnostics."""
-
-    @property
-    def steps(self) -> Steps:
-        """Unroll steps spent in this call, total and sequential, as Python ints."""
-        return self.spent.steps()
-
-
-class Contributions(eqx.Module):
-    """What the workers of one window, or a block of them, contribute."""
-
-    grad: Theta
-    """Summed over the workers whose contribution is finite."""
-    norm: Float[Array, "workers"]
-    loss: Float[Array, "workers"]
-    steps: Int[Array, "members workers"]
-
-    @property
-    def finite(self) -> Bool[Array, "workers"]:
-        return jnp.isfinite(self.norm) & jnp.isfinite(self.loss)
-
-
 class Estimator(eqx.Module):
     """How a gradient comes out of windows of unrolls.
 
-    A subclass says what is carried (`_begin`) and what one window contributes (`_window`).
+    A subclass says what is carried (`_begin`) and what one window contributes (`_run`).
     """
 
     pool: eqx.AbstractVar[Pool]
@@ -151,19 +45,33 @@ class Estimator(eqx.Module):
     nonfinite: eqx.AbstractVar[str]
 
     @abc.abstractmethod
-    def _begin(self, theta: Theta, workers: Workers) -> PyTree:
+    def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
         """What is carried before the first window."""
 
     @abc.abstractmethod
+    def _run(
+        self,
+        theta: Theta,
+        update: Int[Array, ""],
+        workers: Workers,
+        carry: Carry | None,
+        length: Int[Array, "workers"] | None,
+    ) -> tuple[Carry | None, Contributions]:
+        """One window of some of the workers; `length` as for `Pool.advance`."""
+
     def _window(
         self,
         theta: Theta,
         workers: Workers,
-        carry: PyTree,
+        carry: Carry | None,
         update: Int[Array, ""],
         length: Int[Array, "workers"] | None,
-    ) -> tuple[PyTree, Contributions]:
-        """Run one window; `length` as for `Pool.advance`."""
+    ) -> tuple[Carry | None, Contributions]:
+        run = functools.partial(self._run, theta, update)
+        if not isinstance(self.pool, JaxPool):
+            return run(workers, carry, length)
+        size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+        return over_blocks(run, workers, carry, length, self.workers, size)
 
     @property
     def windows(self) -> int:
@@ -270,6 +178,30 @@ _compute_compiled = eqx.filter_jit(compute_estimate)
 
 
 @eqx.filter_jit
+def weigh(
+    coefficient: Float[Array, "workers"],
+    rows: PyTree,
+    loss: Float[Array, "workers"],
+    steps: Int[Array, "members workers"],
+    like: Theta,
+) -> Contributions:
+    r"""Workers that contribute $c_i r_i$ each: a coefficient times a row like `theta`."""
+    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
+    result = Contributions(None, norm, loss, steps)
+    coefficient = jnp.where(result.finite, coefficient, 0)
+
+    def add(rows, like):
+        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
+        rows = rows.astype(at_least_single(rows.dtype))
+        # Full precision: the matrix units' short float would cost three digits and save nothing.
+        c = coefficient.astype(rows.dtype)
+        grad = jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+        return grad.astype(like.dtype)
+
+    return Contributions(jax.tree.map(add, rows, like), norm, loss, steps)
+
+
+@eqx.filter_jit
 def _average(
     contributions: Contributions, start: Int[Array, "workers"], bound: Steps
 ) -> tuple[Theta, Array, Spent, Info]:
@@ -299,11 +231,25 @@ def _average(
     return grad, loss, spent, info
 
 
-def squared_norm(tree: PyTree) -> Float[Array, ""]:
-    """The squared Euclidean norm of a pytree of arrays."""
-    leaves = jax.tree.leaves(tree)
-    dtype = at_least_single(*[x.dtype for x in leaves])
-    return functools.reduce(jnp.add, [jnp.sum(x.astype(dtype) ** 2) for x in leaves])
+def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> None:
+    """Refuse what no estimator can do."""
+    for name, value in [("workers", workers), ("window", window)]:
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    if window > pool.horizon:
+        raise ValueError(
+            f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
+        )
+    if nonfinite not in ("skip", "raise"):
+        raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
+
+
+def check_period(period: int, window: int) -> None:
+    """Refuse a period after which no window starts."""
+    if period < 1 or period % window:
+        raise ValueError(
+            f"period must be a multiple of the window, got period={period} and window={window}."
+        )
 
 
 def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from nres.estimators.base import Contributions, Workers
+from nres.estimators.values import Contributions, Workers
 from nres.noise import Noise
 
 # Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision on an
@@ -16,10 +16,12 @@ BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
 
 
 class Carry(eqx.Module):
-    """What the workers of an evolution strategy carry from window to window."""
+    """What workers carry from window to window."""
 
-    noise: Noise
+    noise: Noise | None
+    """The noise or direction of each worker."""
     pool: PyTree
+    """States, and what goes along with them, with axes `(members, workers)` in front."""
 
 
 def over_blocks(

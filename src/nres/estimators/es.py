@@ -12,7 +12,6 @@ FullES is W = K = T, and TES restarts every window from a state moved by $\theta
 only the window's own noise counts.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -22,17 +21,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from nres.estimators.base import (
-    Contributions,
-    Estimator,
-    Workers,
-    squared_norm,
-)
-from nres.estimators.blocks import Carry, over_blocks
-from nres.noise import Noise, update_noise, where_worker
+from nres.estimators.base import Estimator, check_period, check_settings, weigh
+from nres.estimators.blocks import Carry
+from nres.estimators.values import Contributions, Workers
+from nres.noise import Noise, update_noise
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import System, Theta, at_least_single
+from nres.system import System, Theta
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
 
@@ -77,20 +72,11 @@ class EvolutionStrategy(Estimator):
     ):
         self.pool = as_pool(system)
         self.horizon = self.pool.horizon
-        for name, value in [("workers", workers), ("window", window)]:
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        if window > self.horizon:
-            raise ValueError(
-                f"window must be at most the horizon, got window={window} and "
-                f"horizon={self.horizon}."
-            )
+        check_settings(self.pool, workers, window, nonfinite)
         if not callable(sigma) and not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"sigma must be positive, got {sigma}.")
         if noise not in ("keep", "regenerate"):
             raise ValueError(f'noise must be "keep" or "regenerate", got {noise!r}.')
-        if nonfinite not in ("skip", "raise"):
-            raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
         self.workers = workers
         self.window = window
         self.period = period
@@ -117,23 +103,9 @@ class EvolutionStrategy(Estimator):
         if not isinstance(self.pool, JaxPool):
             return Carry(noise, None)
         keys = workers.episode_keys()
-        return Carry(noise, self.pool.advance(None, thetas, keys, workers.start, 0).state)
+        return Carry(noise, self.pool.begin(None, thetas, keys, workers.start))
 
-    def _window(
-        self,
-        theta: Theta,
-        workers: Workers,
-        carry: Carry | None,
-        update: Int[Array, ""],
-        length: Int[Array, "workers"] | None,
-    ) -> tuple[Carry | None, Contributions]:
-        if isinstance(self.pool, JaxPool):
-            size = sum(leaf.size for leaf in jax.tree.leaves(theta))
-            run = functools.partial(self._run_block, theta, update)
-            return over_blocks(run, workers, carry, length, self.workers, size)
-        return self._run_block(theta, update, workers, carry, length)
-
-    def _run_block(self, theta, update, workers, carry, length):
+    def _run(self, theta, update, workers, carry, length):
         old_noise = None if carry is None else carry.noise
         noise, epsilon, thetas = self._perturb(theta, workers, old_noise, update)
         keys, start = workers.episode_keys(), workers.start
@@ -248,11 +220,7 @@ class GPES(EvolutionStrategy):
         self, system: System | Pool, *, window: int, period: int, **options: Unpack[Options]
     ):
         super().__init__(system, window=window, period=period, restarts=False, **options)
-        if period < 1 or period % self.window:
-            raise ValueError(
-                f"period must be a multiple of the window, got period={period} and "
-                f"window={self.window}."
-            )
+        check_period(period, window)
 
 
 class TES(EvolutionStrategy):
@@ -341,23 +309,8 @@ def reduce(
     """Weigh the loss differences into a gradient."""
     coefficient = (loss[0] - loss[1]) * (scale / 2)
     if noise.score is None:
-        weight = epsilon
         coefficient = coefficient / noise.sigma.astype(loss.dtype) ** 2
-    else:
-        weight = noise.score
-    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(weight)).astype(loss.dtype)
     # A schedule that reaches zero leaves nothing to divide by.
-    norm = jnp.where(noise.sigma > 0, norm, jnp.nan)
-    result = Contributions(None, norm, (loss[0] + loss[1]) * (scale / 2), steps)
-    coefficient = jnp.where(result.finite, coefficient, 0)
-
-    def weigh(rows, like):
-        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
-        rows = rows.astype(at_least_single(rows.dtype))
-        # Full precision: the matrix units' short float would cost three digits and save nothing.
-        c = coefficient.astype(rows.dtype)
-        grad = jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-        return grad.astype(like.dtype)
-
-    grad = jax.tree.map(weigh, weight, epsilon)
-    return Contributions(grad, result.norm, result.loss, result.steps)
+    coefficient = jnp.where(noise.sigma > 0, coefficient, jnp.nan)
+    weight = epsilon if noise.score is None else noise.score
+    return weigh(coefficient, weight, (loss[0] + loss[1]) * (scale / 2), steps, epsilon)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -69,12 +70,32 @@ class JaxPool(eqx.Module):
         window: int,
         length: Int[Array, "workers"] | None = None,
     ) -> Window:
+        state = self.begin(state, thetas, keys, start)
+        return self.run(state, thetas, keys, start, window, length)
+
+    def begin(
+        self,
+        state: _Lane | None,
+        thetas: PyTree,
+        keys: Key[Array, "workers"],
+        start: Int[Array, "workers"],
+    ) -> _Lane:
+        """The first half of `advance`: initial states for the workers at step 0."""
+        return _over_lanes(self._begin_one, state, thetas, keys, start)
+
+    def run(
+        self,
+        state: _Lane,
+        thetas: PyTree,
+        keys: Key[Array, "workers"],
+        start: Int[Array, "workers"],
+        window: int,
+        length: Int[Array, "workers"] | None = None,
+    ) -> Window:
+        """The second half of `advance`: the steps themselves."""
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
-        lane = functools.partial(self._advance_one, window=window, lanes=lanes)
-        # Members outside, workers inside: so the long axis is the contiguous one.
-        workers = jax.vmap(lane, in_axes=(0, 0, 0, 0, None if length is None else 0))
-        members = jax.vmap(workers, in_axes=(0, 0, None, None, None))
-        return Window(*members(state, thetas, keys, start, length))
+        run = functools.partial(self._run_one, window=window, lanes=lanes)
+        return Window(*_over_lanes(run, state, thetas, keys, start, length))
 
     def fork(self, state: _Lane, member: int) -> _Lane:
         return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)
@@ -82,37 +103,38 @@ class JaxPool(eqx.Module):
     def check(self, theta: PyTree) -> None:
         check_system(self.system, theta)
 
-    def _advance_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
+    def _begin_one(self, lane, theta, key, start):
+        system = self.system
+        fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
+        ends = len(jax.eval_shape(system.step, fresh, theta, start, key)) == 3
+        fresh = _Lane(fresh, jnp.zeros((), bool) if ends else None)
+        if lane is None:
+            return fresh
+        return jax.tree.map(lambda new, old: jnp.where(start == 0, new, old), fresh, lane)
+
+    def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
         """One lane: the fields of a `Window`, without the axes of members and workers."""
         system = self.system
-        # Fresh at the start of an episode, and where nothing is carried.
-        fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
-        jaxpr, step_shape = jax.make_jaxpr(system.step, return_shape=True)(fresh, theta, start, key)
-        ends = len(step_shape) == 3
-        ended = jnp.zeros((), bool) if ends else None
-        if lane is None:
-            lane = _Lane(fresh, ended)
-        else:
-            begins = start == 0
-            lane = jax.tree.map(
-                lambda new, old: jnp.where(begins, new, old), _Lane(fresh, ended), lane
-            )
+        jaxpr, step_shape = jax.make_jaxpr(system.step, return_shape=True)(
+            lane.state, theta, start, key
+        )
+        ends = lane.ended is not None
 
         def body(carry, i):
             lane, total, taken = carry
             # Steps beyond the horizon are masked; no system is to see them.
             t = start + i if length is None else jnp.minimum(start + i, self.horizon - 1)
-            state, loss, *end = system.step(lane.state, theta, t, jax.random.fold_in(key, t + 1))
+            masks = [~lane.ended] if ends else []
+            masks += [] if length is None else [i < length]
+            active = functools.reduce(jnp.logical_and, masks) if masks else None
+            state, th = _shield(active, (lane.state, theta))
+            state, loss, *end = system.step(state, th, t, jax.random.fold_in(key, t + 1))
             new = _Lane(state, end[0] if ends else None)
-            masks = []
             if ends:
-                masks.append(~lane.ended)
                 loss = jnp.where(lane.ended, jnp.asarray(system.absorbing_loss, loss.dtype), loss)
             if length is not None:
-                masks.append(i < length)
                 loss = jnp.where(i < length, loss, 0)
-            if masks:
-                active = functools.reduce(jnp.logical_and, masks)
+            if active is not None:
                 new = jax.tree.map(lambda n, o: jnp.where(active, n, o), new, lane)
                 taken = taken + active.astype(taken.dtype)
             return (new, total + loss.astype(total.dtype), taken), None
@@ -126,6 +148,29 @@ class JaxPool(eqx.Module):
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
         return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
+
+
+def _over_lanes(function: Callable, state: PyTree, thetas: PyTree, *per_worker: Any) -> Any:
+    """Call `function` for every member of every worker."""
+    # Members outside, workers inside: so the long axis is the contiguous one.
+    members = jax.vmap(jax.vmap(function), in_axes=(0, 0, *[None] * len(per_worker)))
+    return members(state, thetas, *per_worker)
+
+
+def _shield(active: Array | None, tree: PyTree) -> PyTree:
+    """The same values, cut off from differentiation unless active (or there is no mask).
+
+    A masked step's result is not used, but its derivative may be infinite all the same, and zero
+    times that would be NaN.
+    """
+
+    if active is None:
+        return tree
+
+    def cut(x):
+        return jnp.where(active, x, jax.lax.stop_gradient(x)) if eqx.is_inexact_array(x) else x
+
+    return jax.tree.map(cut, tree)
 
 
 def _packs(state: PyTree, total: Array) -> bool:
