@@ -15,6 +15,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+import cost
 import memory
 import startup
 import throughput
@@ -53,6 +54,8 @@ def main() -> None:
     show("NRES on Lorenz, W = 100, T = 2000", results["throughput"])
     results["memory"] = memory.run(arguments.quick)
     show("Memory of an NRES estimate, bytes", results["memory"])
+    results["cost"] = cost.run(arguments.quick)
+    show("One estimate, in plain unrolls of as many steps", results["cost"])
     results["startup_seconds"] = startup.run(arguments.quick)
     show("Start-up, seconds", [results["startup_seconds"]])
     with replacing(arguments.out / f"{jax.default_backend()}.json") as partial:

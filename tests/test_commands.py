@@ -22,7 +22,8 @@ def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     methods = json.loads((out / "demo.json").read_text())["methods"]
-    assert [row["method"] for row in methods] == ["FullES", "TES", "PES", "NRES"]
+    assert [row["method"] for row in methods] == list(demo.UPDATES)
+    assert len(methods) == 9
     for row in methods:
         assert row["method"] in result.output
         assert row["updates"] == 3
@@ -49,4 +50,5 @@ def test_benchmarks_run(tmp_path):
     results = json.loads((tmp_path / "cpu.json").read_text())
     assert {"nres", "floor"} <= {row["implementation"] for row in results["throughput"]}
     assert results["memory"][0]["peak_bytes"] > 0
+    assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
     assert results["startup_seconds"]["total"] > 0

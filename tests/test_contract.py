@@ -9,16 +9,24 @@ import nres
 from helpers import THETA, Spiral, Wave, spiral_theta
 
 # The one place to add an estimator to: how to make it for a system of horizon 10 or 12.
-ESTIMATORS = {
+STRATEGIES = {
     "FullES": lambda system, **kw: nres.FullES(system, workers=3, sigma=0.1, **kw),
     "NRES": lambda system, **kw: nres.NRES(system, workers=3, window=4, sigma=0.1, **kw),
     "PES": lambda system, **kw: nres.PES(system, workers=3, window=5, sigma=0.1, **kw),
     "GPES": lambda system, **kw: nres.GPES(system, workers=3, window=2, period=4, sigma=0.1, **kw),
     "TES": lambda system, **kw: nres.TES(system, workers=3, window=5, sigma=0.1, **kw),
 }
+DIFFERENTIATING = {
+    "BPTT": lambda system, **kw: nres.BPTT(system, workers=3, **kw),
+    "TBPTT": lambda system, **kw: nres.TBPTT(system, workers=3, window=4, **kw),
+    "DODGE": lambda system, **kw: nres.DODGE(system, workers=3, window=4, **kw),
+    "UORO": lambda system, **kw: nres.UORO(system, workers=3, window=4, **kw),
+}
+ESTIMATORS = STRATEGIES | DIFFERENTIATING
 KEY = jax.random.key(2)
 
 every_estimator = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
+every_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 compilations: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda name, _, **kw: compilations.append(name) if "backend_compile" in name else None
@@ -77,8 +85,8 @@ def test_contract(make):
     assert not compilations
 
 
-@every_estimator
-def test_the_system_is_not_differentiated(make):
+@every_strategy
+def test_strategies_do_not_differentiate_the_system(make):
     estimator, theta = make(Undifferentiable()), jnp.array([0.1, 0.2])
     with pytest.raises(AssertionError, match="differentiated"):
         jax.grad(lambda th: nres.evaluate(Undifferentiable(), th, KEY).loss)(theta)
@@ -164,9 +172,11 @@ def test_steps_are_counted():
         (count(nres.FullES), (2 * 10 * 3, 10)),
         (count(nres.NRES, window=5), (2 * 5 * 3, 5)),
         (count(nres.TES, window=5), (3 * 5 * 3, 5)),
+        (nres.BPTT(Wave(), workers=3), (10 * 3, 10)),
+        (nres.UORO(Wave(), workers=3, window=5), (5 * 3, 5)),
     ]:
         state = estimator.init(theta, KEY)
-        members = 3 if isinstance(estimator, nres.TES) else 2
+        members = expected[0] // expected[1] // 3
         starts = np.asarray(state.workers.start)
         assert state.unlock_steps == (members * starts.sum(), starts.max())
         assert estimator.estimate(theta, state).steps == expected

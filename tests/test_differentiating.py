@@ -10,6 +10,7 @@ import nres
 from helpers import THETA, Faller, Spiral, Wave, spiral_theta, z_scores
 from nres.estimators.backprop import even_segment
 from numpy_pool import NumpyPool
+from test_contract import DIFFERENTIATING
 from test_identities import assert_same, gradients
 from test_unbiased import samples, truncated_gradient
 
@@ -226,13 +227,7 @@ def test_uoro_without_any_influence_is_zero_not_nan():
     assert int(estimate.info.nonfinite) == 0
 
 
-ALL = {
-    "BPTT": lambda s, **kw: nres.BPTT(s, workers=3, **kw),
-    "TBPTT": lambda s, **kw: nres.TBPTT(s, window=4, workers=3, **kw),
-    "DODGE": lambda s, **kw: nres.DODGE(s, window=4, workers=3, **kw),
-    "UORO": lambda s, **kw: nres.UORO(s, window=4, workers=3, **kw),
-}
-every_method = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+every_method = pytest.mark.parametrize("make", DIFFERENTIATING.values(), ids=DIFFERENTIATING)
 
 
 @every_method

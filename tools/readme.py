@@ -59,6 +59,23 @@ def memory() -> str:
     return table(heading, rows)
 
 
+def cost() -> str:
+    results = load("bench/cpu.json")["cost"]
+    rows = []
+    for method in dict.fromkeys(row["method"] for row in results):
+        cells = [method]
+        for system, unit in [("Lorenz", 1e3), ("recurrent", 1e6)]:
+            mine = [r for r in results if (r["method"], r["system"]) == (method, system)]
+            first, last = mine[0], mine[-1]
+            cells.append(f"{first['time_in_unrolls']:.1f} → {last['time_in_unrolls']:.1f}")
+            low, high = (f"{row['peak_bytes'] / unit:,.1f}" for row in (first, last))
+            cells.append(f"{low} → {high}")
+        rows.append(cells)
+    return table(
+        ["method", "Lorenz: time", "memory, kB", "recurrent network: time", "memory, MB"], rows
+    )
+
+
 def startup() -> str:
     return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
 
@@ -82,7 +99,7 @@ def demo() -> str:
 
 
 def filled(text: str) -> str:
-    for part in (throughput, memory, startup, demo):
+    for part in (throughput, memory, cost, startup, demo):
         pattern = rf"(<!-- {part.__name__} -->).*?(<!-- end -->)"
         replacement = rf"\g<1>{part()}\g<2>"
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)

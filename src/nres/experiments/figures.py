@@ -1,6 +1,7 @@
 """Figures. They take results and write a file; nothing is shown on a screen."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
@@ -11,13 +12,29 @@ from nres.files import replacing
 from nres.systems import Lorenz
 from nres.train import TrainResult
 
-# Distinguishable without seeing colour, too: dark to light in this order.
-COLOURS = {"NRES": "#c8102e", "PES": "#0077bb", "FullES": "#222222", "TES": "#ee9922"}
+# Evolution strategies are drawn solid, methods that differentiate dashed.
+COLOURS = {
+    "NRES": "#c8102e",
+    "PES": "#0077bb",
+    "GPES": "#8855aa",
+    "FullES": "#222222",
+    "TES": "#ee9922",
+    "BPTT": "#222222",
+    "TBPTT": "#ee9922",
+    "DODGE": "#0077bb",
+    "UORO": "#33aa77",
+}
+DASHED = {"BPTT", "TBPTT", "DODGE", "UORO"}
+
+
+def line_style(name: str) -> dict[str, Any]:
+    """How a method is drawn, in every figure."""
+    return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
 
 
 def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) -> None:
     """The loss surface with every method's path, and test loss against wall-clock."""
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
     surface, curves = figure.subplots(1, 2, width_ratios=[1.1, 1])
 
     ln_r, ln_a = np.linspace(3.0, 3.9, 240), np.linspace(1.9, 3.9, 240)
@@ -28,7 +45,7 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
     figure.colorbar(image, ax=surface, label="training loss")
     for name, result in results.items():
         evals = result.history.evals
-        surface.plot(evals["ln_r"], evals["ln_a"], color=COLOURS[name], label=name, lw=1.8)
+        surface.plot(evals["ln_r"], evals["ln_a"], **line_style(name))
         surface.plot(evals["ln_r"][-1], evals["ln_a"][-1], "o", color=COLOURS[name], ms=6)
     surface.plot(*system.initial_theta(), "s", color="white", mec="black", ms=7)
     surface.plot(*system.truth, "*", color="#ffd700", mec="black", ms=15)
@@ -41,23 +58,20 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
     )
     for name, result in results.items():
         history = result.history
-        curves.plot(
-            history.eval_seconds,
-            history.evals["test_loss"],
-            color=COLOURS[name],
-            label=name,
-            lw=1.8,
-        )
+        # From the first evaluation after the start: a logarithm knows no zero.
+        seconds, loss = history.eval_seconds[1:], history.evals["test_loss"][1:]
+        curves.plot(seconds, loss, label=name, **line_style(name))
     curves.set(
         xlabel="seconds of training",
         ylabel="test loss",
+        xscale="log",
         yscale="log",
         title="Loss over unseen initial states",
     )
-    ticks = [30, 40, 60, 100, 200, 300]
+    ticks = [30, 40, 60, 100, 200, 300, 400]
     curves.set_yticks(ticks, map(str, ticks))
     curves.minorticks_off()
     curves.grid(alpha=0.3)
-    curves.legend()
+    figure.legend(loc="outside right center", frameon=False)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=150)

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from nres.estimators import NRES, PES, TES, Estimator, FullES
+from nres.estimators import BPTT, DODGE, GPES, NRES, PES, TBPTT, TES, UORO, Estimator, FullES
 from nres.estimators.es import Options
 from nres.evaluate import evaluate
 from nres.systems import Lorenz
@@ -35,7 +35,12 @@ METHODS = (
         lambda s: PES(s, window=100, **_ONLINE),
         optax.piecewise_constant_schedule(1e-5, {1000: 0.1}),
     ),
+    Method("GPES", lambda s: GPES(s, window=100, period=500, **_ONLINE), 1e-5),
     Method("NRES", lambda s: NRES(s, window=100, **_ONLINE), 1e-5),
+    Method("BPTT", lambda s: BPTT(s), 1e-8),
+    Method("TBPTT", lambda s: TBPTT(s, window=100, workers=200), 3e-4),
+    Method("DODGE", lambda s: DODGE(s, window=100, workers=200), 1e-10),
+    Method("UORO", lambda s: UORO(s, window=100, workers=200), 1e-13),
 )
 
 TEST_KEY = jax.random.key(2023)
