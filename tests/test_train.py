@@ -14,6 +14,7 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_users_run
 from nres.estimators import base
+from nres.train import _Chunks
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(8)
@@ -295,3 +296,30 @@ def test_a_schedule_that_reaches_zero_is_reported():
         result = nres.train(estimator, optax.sgd(0.1), THETA[Wave], updates=5, key=KEY)
     np.testing.assert_array_equal(result.history.nonfinite, [0, 0, 4, 4, 4])
     assert np.isfinite(result.theta).all()
+
+
+@pytest.mark.parametrize(("eval_every", "last"), [(None, 1000), (60, 250), (61, 250), (7, 40)])
+def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, monkeypatch):
+    """So that a run continued on an accelerator goes through the same compiled code."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    estimator = nres.NRES(Wave(), workers=1, window=5, sigma=0.1)
+
+    chunks = _Chunks(estimator, eval_every, last)
+
+    def sizes(update):
+        """The size of the bundle that each update is in, by the update the bundle begins with."""
+        made = {}
+        while update < last:
+            size, most = chunks.next(update)
+            assert most % size == 0
+            assert eval_every is None or update // eval_every == (update + most - 1) // eval_every
+            made |= dict.fromkeys(range(update, update + most, size), size)
+            update += most
+        assert update == last
+        return made
+
+    whole = sizes(0)
+    assert set(whole.values()) == chunks.bundles(0)
+    assert max(whole.values()) > 1
+    for first in whole:  # wherever a call may have ended
+        assert sizes(first) == {u: size for u, size in whole.items() if u >= first}

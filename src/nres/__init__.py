@@ -16,12 +16,12 @@ from nres.estimators import NonFiniteError as NonFiniteError
 from nres.estimators import Steps as Steps
 from nres.evaluate import Evaluation as Evaluation
 from nres.evaluate import evaluate as evaluate
+from nres.history import History as History
+from nres.history import NonFiniteWarning as NonFiniteWarning
 from nres.pools import JaxPool as JaxPool
 from nres.pools import Pool as Pool
 from nres.pools import Window as Window
 from nres.system import System as System
-from nres.train import History as History
-from nres.train import NonFiniteWarning as NonFiniteWarning
 from nres.train import Progress as Progress
 from nres.train import TrainResult as TrainResult
 from nres.train import TrainState as TrainState

@@ -7,7 +7,6 @@ import operator
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,14 +17,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres.estimators.base import (
-    Estimator,
-    NonFiniteError,
-    as_key,
-    compute_estimate,
-    nonfinite_message,
-)
+from nres.estimators.base import Estimator, as_key, compute_estimate
 from nres.estimators.values import Estimate, EstimatorState, Info, Steps, squared_norm
+from nres.history import History, Log
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
 
@@ -33,22 +27,9 @@ from nres.system import Theta, as_theta
 DISPATCH_SECONDS = 0.25
 DISPATCH_UPDATES = 4096
 # On an accelerator every iteration of a loop of unknown length waits for the host, so updates
-# come in bundles of known length: up to this many.
+# come in bundles of known length: up to this many, and about so many sequential steps.
 BUNDLE = 32
-
-_COLUMNS = (
-    "update",
-    "total_steps",
-    "sequential_steps",
-    "seconds",
-    "loss",
-    "grad_norm",
-    "nonfinite",
-)
-
-
-class NonFiniteWarning(RuntimeWarning):
-    """Workers whose loss or gradient was not finite were left out of an update."""
+BUNDLE_STEPS = 3200
 
 
 class TrainState(eqx.Module):
@@ -62,34 +43,6 @@ class TrainState(eqx.Module):
     """Unroll steps spent so far, unlocking included."""
     seconds: float
     """Wall-clock spent on updates so far."""
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """What happened, update by update: row i tells of update `update[i]`, counted from 1."""
-
-    update: np.ndarray
-    total_steps: np.ndarray
-    """Unroll steps so far, those that unlocked the workers included."""
-    sequential_steps: np.ndarray
-    seconds: np.ndarray
-    """Wall-clock spent on updates so far: without compilation, unlocking and evaluation."""
-    loss: np.ndarray
-    """The mean loss of the perturbed unrolls, per step."""
-    grad_norm: np.ndarray
-    nonfinite: np.ndarray
-    """Workers left out because their contribution was not finite."""
-    eval_update: np.ndarray
-    """The updates after which `eval_fn` was called; 0 is before the first."""
-    eval_seconds: np.ndarray
-    """`seconds` at these updates."""
-    evals: dict[str, np.ndarray]
-    """What `eval_fn` returned, by name; a bare number is called `"eval"`."""
-    unlock_steps: Steps
-    setup_time: float
-    """Seconds spent on compilation and on unlocking the workers."""
-    eval_time: float
-    """Seconds spent in `eval_fn`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +115,6 @@ def train(
         raise ValueError(f"updates must not be negative, got {updates}.")
     if eval_every is not None and eval_every < 1:
         raise ValueError(f"eval_every must be at least 1, got {eval_every}.")
-    if eval_fn is None:
-        eval_every = max(1, updates)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
 
     began = time.perf_counter()
@@ -174,42 +125,41 @@ def train(
         unlock = estimator_state.unlock_steps
         state = TrainState(estimator_state, optimizer.init(theta), 0, unlock, 0.0)
     compiled = isinstance(estimator.pool, JaxPool)
-    bundle = _bundle(math.gcd(updates, eval_every, state.update)) if compiled else 1
+    last = state.update + updates
+    chunks = _Chunks(estimator, eval_every if eval_fn is not None else None, last)
     # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
     carry = _copy((theta, state.optimizer, state.estimator))
-    log = _Log(estimator, state)
+    log = Log(estimator, state.estimator.unlock_steps, state.update, state.steps, state.seconds)
     if compiled:
-        arguments = (estimator, optimizer, jnp.asarray(0), bundle)
-        carry, *_ = _compiled_updates(arguments, carry)  # no update yet: this only compiles
+        for bundle in chunks.bundles(state.update):  # no update yet: this only compiles
+            carry, *_ = _compiled_updates((estimator, optimizer, jnp.asarray(0), bundle), carry)
         state = TrainState(carry[2], carry[1], *log.position())
     log.setup_time = time.perf_counter() - began
 
-    last = state.update + updates
-    size = bundle
+    size = 1
     with _interruptible() as interrupted:
         if eval_fn is not None and state.update == 0:
-            log.evaluate(eval_fn, carry[0], 0, 0.0)
+            log.evaluate(eval_fn, _copy(carry[0]), 0, 0.0)
         while state.update < last and not interrupted():
-            until_eval = eval_every - state.update % eval_every
-            count = min(size, last - state.update, until_eval)
             began = time.perf_counter()
             if compiled:
+                bundle, most = chunks.next(state.update)
+                count = max(1, min(size, most) // bundle) * bundle
                 arguments = (estimator, optimizer, jnp.asarray(count // bundle), bundle)
                 carry, *rows = _compiled_updates(arguments, carry)
             else:
+                count = 1
                 carry, *rows = _host_update(estimator, optimizer, carry)
             floats, integers = (np.asarray(r)[:count] for r in rows)
             elapsed = time.perf_counter() - began
-            if compiled:
-                target = min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9))
-                size = max(1, int(target) // bundle) * bundle
+            size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
 
             columns = log.add(floats, integers, elapsed)
             theta = carry[0]
             state = TrainState(carry[2], carry[1], *log.position())
             evals = None
-            if eval_fn is not None and (state.update == last or count == until_eval):
-                evals = log.evaluate(eval_fn, theta, state.update, state.seconds)
+            if eval_fn is not None and state.update == chunks.stop(state.update - 1):
+                evals = log.evaluate(eval_fn, _copy(theta), state.update, state.seconds)
             if callback is not None and callback(Progress(theta, state, last, columns, evals)):
                 break
         stopped = interrupted() or state.update < last
@@ -225,11 +175,43 @@ def _copy(tree: PyTree) -> PyTree:
     return jax.tree.map(copy, tree)
 
 
-def _bundle(divisor: int) -> int:
-    """Into how many updates one iteration of the compiled loop is bundled."""
-    if jax.default_backend() == "cpu":
-        return 1
-    return max(size for size in range(1, BUNDLE + 1) if divisor % size == 0)
+class _Chunks:
+    """Which updates are made by one call of compiled code.
+
+    Updates are bundled from evaluation to evaluation; what is left before one is made singly. How
+    an update is made so depends on its number alone, not on where a run was continued.
+    """
+
+    def __init__(self, estimator: Estimator, eval_every: int | None, last: int):
+        self.eval_every, self.last = eval_every, last
+        largest = 1
+        if jax.default_backend() != "cpu":
+            largest = max(1, min(BUNDLE, BUNDLE_STEPS // estimator.window, eval_every or BUNDLE))
+        divisors = [n for n in range(1, largest + 1) if (eval_every or n) % n == 0]
+        self.bundle = divisors[-1] if 4 * divisors[-1] >= largest else largest
+
+    def stop(self, update: int) -> int:
+        """The first update after this one at which a call must end."""
+        every = self.eval_every
+        return self.last if every is None else min(self.last, (update // every + 1) * every)
+
+    def next(self, update: int) -> tuple[int, int]:
+        """The size of a bundle, and how many updates may be made with it."""
+        done = update if self.eval_every is None else update % self.eval_every
+        left = self.stop(update) - update
+        to_next_bundle = -done % self.bundle
+        if to_next_bundle == 0 and left >= self.bundle:
+            return self.bundle, left // self.bundle * self.bundle
+        return 1, min(left, to_next_bundle) or left
+
+    def bundles(self, update: int) -> set[int]:
+        """All sizes of bundles that will be used."""
+        sizes: set[int] = set()
+        while update < self.last and len(sizes) < 2:
+            size, most = self.next(update)
+            sizes.add(size)
+            update += most
+        return sizes
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -285,92 +267,6 @@ def _report(grad: Theta, loss: Array, info: Info, unused: Array) -> tuple[Array,
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
     floats = jnp.stack([loss.astype(float), norm.astype(float)])
     return floats, jnp.stack([info.nonfinite, info.first_nonfinite, start, *unused])
-
-
-class _Log:
-    """Turns what updates report into a `History`."""
-
-    def __init__(self, estimator: Estimator, state: TrainState):
-        lanes = estimator.members * estimator.workers
-        self.bound = Steps(lanes * estimator.window, estimator.window)
-        self.policy = estimator.nonfinite
-        self.unlock_steps = state.estimator.unlock_steps
-        self.update, self.steps, self.seconds = state.update, state.steps, state.seconds
-        self.setup_time = self.eval_time = 0.0
-        self.parts: list[dict[str, np.ndarray]] = []
-        self.eval_rows: list[tuple[int, float, dict[str, float]]] = []
-        self.warned = False
-
-    def position(self) -> tuple[int, Steps, float]:
-        return self.update, self.steps, self.seconds
-
-    def add(
-        self, floats: np.ndarray, integers: np.ndarray, elapsed: float
-    ) -> dict[str, np.ndarray]:
-        nonfinite, worker, start, *unused = integers.T
-        self._report_nonfinite(nonfinite, worker, start)
-        number = np.arange(1, len(floats) + 1)
-        total, sequential = (
-            before + np.cumsum(bound - part.astype(np.int64))
-            for before, bound, part in zip(self.steps, self.bound, unused, strict=True)
-        )
-        part = {
-            "update": self.update + number,
-            "total_steps": total,
-            "sequential_steps": sequential,
-            "seconds": self.seconds + elapsed * number / len(number),
-            "loss": floats[:, 0],
-            "grad_norm": floats[:, 1],
-            "nonfinite": nonfinite,
-        }
-        self.parts.append(part)
-        self.update += len(number)
-        self.steps = Steps(int(total[-1]), int(sequential[-1]))
-        self.seconds += elapsed
-        return part
-
-    def _report_nonfinite(self, nonfinite, worker, start) -> None:
-        if not nonfinite.any() or self.warned:
-            return
-        row = int(np.argmax(nonfinite > 0))
-        update = self.update + row + 1
-        message = nonfinite_message(int(nonfinite[row]), int(worker[row]), int(start[row]), update)
-        if self.policy == "raise":
-            raise NonFiniteError(message)
-        warnings.warn(
-            message + " They are left out; `history.nonfinite` counts them.",
-            NonFiniteWarning,
-            stacklevel=4,
-        )
-        self.warned = True
-
-    def evaluate(self, eval_fn, theta: Theta, update: int, seconds: float) -> dict[str, float]:
-        began = time.perf_counter()
-        result = jax.device_get(eval_fn(_copy(theta)))
-        values = result if isinstance(result, dict) else {"eval": result}
-        evals = {name: float(value) for name, value in values.items()}
-        self.eval_time += time.perf_counter() - began
-        self.eval_rows.append((update, seconds, evals))
-        return evals
-
-    def history(self) -> History:
-        columns = {
-            name: np.concatenate([part[name] for part in self.parts]) if self.parts else np.zeros(0)
-            for name in _COLUMNS
-        }
-        names = dict.fromkeys(name for row in self.eval_rows for name in row[2])
-        return History(
-            **columns,
-            eval_update=np.array([row[0] for row in self.eval_rows], np.int64),
-            eval_seconds=np.array([row[1] for row in self.eval_rows]),
-            evals={
-                name: np.array([row[2].get(name, math.nan) for row in self.eval_rows])
-                for name in names
-            },
-            unlock_steps=self.unlock_steps,
-            setup_time=self.setup_time,
-            eval_time=self.eval_time,
-        )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,143 @@
+"""`History`: what happened in a run, update by update."""
+
+import dataclasses
+import math
+import time
+import warnings
+
+import jax
+import numpy as np
+
+from nres.estimators.base import Estimator, NonFiniteError, nonfinite_message
+from nres.estimators.values import Steps
+from nres.system import Theta
+
+COLUMNS = (
+    "update",
+    "total_steps",
+    "sequential_steps",
+    "seconds",
+    "loss",
+    "grad_norm",
+    "nonfinite",
+)
+
+
+class NonFiniteWarning(RuntimeWarning):
+    """Workers whose loss or gradient was not finite were left out of an update."""
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """What happened, update by update: row i tells of update `update[i]`, counted from 1."""
+
+    update: np.ndarray
+    total_steps: np.ndarray
+    """Unroll steps so far, those that unlocked the workers included."""
+    sequential_steps: np.ndarray
+    seconds: np.ndarray
+    """Wall-clock spent on updates so far: without compilation, unlocking and evaluation."""
+    loss: np.ndarray
+    """The mean loss of the perturbed unrolls, per step."""
+    grad_norm: np.ndarray
+    nonfinite: np.ndarray
+    """Workers left out because their contribution was not finite."""
+    eval_update: np.ndarray
+    """The updates after which `eval_fn` was called; 0 is before the first."""
+    eval_seconds: np.ndarray
+    """`seconds` at these updates."""
+    evals: dict[str, np.ndarray]
+    """What `eval_fn` returned, by name; a bare number is called `"eval"`."""
+    unlock_steps: Steps
+    setup_time: float
+    """Seconds spent on compilation and on unlocking the workers."""
+    eval_time: float
+    """Seconds spent in `eval_fn`."""
+
+
+class Log:
+    """Turns what updates report into a `History`."""
+
+    def __init__(
+        self, estimator: Estimator, unlock_steps: Steps, update: int, steps: Steps, seconds: float
+    ):
+        lanes = estimator.members * estimator.workers
+        self.bound = Steps(lanes * estimator.window, estimator.window)
+        self.policy = estimator.nonfinite
+        self.unlock_steps = unlock_steps
+        self.update, self.steps, self.seconds = update, steps, seconds
+        self.setup_time = self.eval_time = 0.0
+        self.parts: list[dict[str, np.ndarray]] = []
+        self.eval_rows: list[tuple[int, float, dict[str, float]]] = []
+        self.warned = False
+
+    def position(self) -> tuple[int, Steps, float]:
+        return self.update, self.steps, self.seconds
+
+    def add(
+        self, floats: np.ndarray, integers: np.ndarray, elapsed: float
+    ) -> dict[str, np.ndarray]:
+        nonfinite, worker, start, *unused = integers.T
+        self._report_nonfinite(nonfinite, worker, start)
+        number = np.arange(1, len(floats) + 1)
+        total, sequential = (
+            before + np.cumsum(bound - part.astype(np.int64))
+            for before, bound, part in zip(self.steps, self.bound, unused, strict=True)
+        )
+        part = {
+            "update": self.update + number,
+            "total_steps": total,
+            "sequential_steps": sequential,
+            "seconds": self.seconds + elapsed * number / len(number),
+            "loss": floats[:, 0],
+            "grad_norm": floats[:, 1],
+            "nonfinite": nonfinite,
+        }
+        self.parts.append(part)
+        self.update += len(number)
+        self.steps = Steps(int(total[-1]), int(sequential[-1]))
+        self.seconds += elapsed
+        return part
+
+    def _report_nonfinite(self, nonfinite, worker, start) -> None:
+        if not nonfinite.any() or self.warned:
+            return
+        row = int(np.argmax(nonfinite > 0))
+        update = self.update + row + 1
+        message = nonfinite_message(int(nonfinite[row]), int(worker[row]), int(start[row]), update)
+        if self.policy == "raise":
+            raise NonFiniteError(message)
+        warnings.warn(
+            message + " They are left out; `history.nonfinite` counts them.",
+            NonFiniteWarning,
+            stacklevel=4,
+        )
+        self.warned = True
+
+    def evaluate(self, eval_fn, theta: Theta, update: int, seconds: float) -> dict[str, float]:
+        began = time.perf_counter()
+        result = jax.device_get(eval_fn(theta))
+        values = result if isinstance(result, dict) else {"eval": result}
+        evals = {name: float(value) for name, value in values.items()}
+        self.eval_time += time.perf_counter() - began
+        self.eval_rows.append((update, seconds, evals))
+        return evals
+
+    def history(self) -> History:
+        columns = {
+            name: np.concatenate([part[name] for part in self.parts]) if self.parts else np.zeros(0)
+            for name in COLUMNS
+        }
+        names = dict.fromkeys(name for row in self.eval_rows for name in row[2])
+        return History(
+            **columns,
+            eval_update=np.array([row[0] for row in self.eval_rows], np.int64),
+            eval_seconds=np.array([row[1] for row in self.eval_rows]),
+            evals={
+                name: np.array([row[2].get(name, math.nan) for row in self.eval_rows])
+                for name in names
+            },
+            unlock_steps=self.unlock_steps,
+            setup_time=self.setup_time,
+            eval_time=self.eval_time,
+        )
