@@ -40,7 +40,7 @@ def recurrent_theta() -> dict[str, jax.Array]:
 
 
 def methods(system: nres.System, workers: int, window: int) -> dict[str, nres.Estimator]:
-    online = {"workers": workers, "window": window}
+    online: dict[str, Any] = {"workers": workers, "window": window}
     return {
         "NRES": nres.NRES(system, sigma=0.04, **online),
         "PES": nres.PES(system, sigma=0.04, **online),
@@ -79,8 +79,10 @@ def run(quick: bool = False) -> list[dict]:
     """Both systems at growing horizons: what a window costs must not depend on them."""
     key = jax.random.key(0)
     lorenz_theta = jnp.array([3.7, 3.116])
-    problems = [("Lorenz", nres.systems.Lorenz, lorenz_theta, 200, 100, (400, 1600, 6400))]
-    problems += [("recurrent", Recurrent, recurrent_theta(), 1, 20, (100, 400, 1600))]
+    problems: list[tuple[Any, ...]] = [
+        ("Lorenz", nres.systems.Lorenz, lorenz_theta, 200, 100, (400, 1600, 6400)),
+        ("recurrent", Recurrent, recurrent_theta(), 1, 20, (100, 400, 1600)),
+    ]
     if quick:
         problems = [("Lorenz", nres.systems.Lorenz, lorenz_theta, 2, 10, (20,))]
     rows = []

@@ -1,5 +1,7 @@
 """Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
 
+from nres import checkpoint as checkpoint
+from nres import runs as runs
 from nres import systems as systems
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
@@ -21,6 +23,7 @@ from nres.history import NonFiniteWarning as NonFiniteWarning
 from nres.pools import JaxPool as JaxPool
 from nres.pools import Pool as Pool
 from nres.pools import Window as Window
+from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
 from nres.train import Progress as Progress
 from nres.train import TrainResult as TrainResult

@@ -5,7 +5,6 @@ import math
 import time
 import warnings
 
-import jax
 import numpy as np
 
 from nres.estimators.base import Estimator, NonFiniteError, nonfinite_message
@@ -99,6 +98,10 @@ class Log:
         self.seconds += elapsed
         return part
 
+    def nothing(self) -> dict[str, np.ndarray]:
+        """The columns of no update at all."""
+        return {name: np.zeros(0, np.int64) for name in COLUMNS}
+
     def _report_nonfinite(self, nonfinite, worker, start) -> None:
         if not nonfinite.any() or self.warned:
             return
@@ -116,9 +119,9 @@ class Log:
 
     def evaluate(self, eval_fn, theta: Theta, update: int, seconds: float) -> dict[str, float]:
         began = time.perf_counter()
-        result = jax.device_get(eval_fn(theta))
+        result = eval_fn(theta)
         values = result if isinstance(result, dict) else {"eval": result}
-        evals = {name: float(value) for name, value in values.items()}
+        evals = {name: float(value) for name, value in values.items()}  # in the order given
         self.eval_time += time.perf_counter() - began
         self.eval_rows.append((update, seconds, evals))
         return evals

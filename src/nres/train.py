@@ -106,8 +106,8 @@ def train(
     - `eval_fn`: called as `eval_fn(theta)` before the first update, every `eval_every` updates
         (a twentieth of `updates` by default) and after the last; returns a number or a
         dictionary of numbers.
-    - `callback`: called as `callback(progress)` a few times a second, with a `Progress`; the run
-        ends early if it returns true.
+    - `callback`: called as `callback(progress)` a few times a second, with a `Progress`, and
+        after the evaluation before the first update; the run ends early if it returns true.
     - `state`: the `state` of an earlier result, to continue that run.
     """
     theta, updates = as_theta(theta), operator.index(updates)
@@ -139,7 +139,9 @@ def train(
     size = 1
     with _interruptible() as interrupted:
         if eval_fn is not None and state.update == 0:
-            log.evaluate(eval_fn, _copy(carry[0]), 0, 0.0)
+            first = log.evaluate(eval_fn, _copy(carry[0]), 0, 0.0)
+            if callback is not None:
+                callback(Progress(carry[0], state, last, log.nothing(), first))
         while state.update < last and not interrupted():
             began = time.perf_counter()
             if compiled:

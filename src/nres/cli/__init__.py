@@ -2,7 +2,10 @@
 
 import typer
 
+from nres.cli.compare import compare
 from nres.cli.demo import demo
+from nres.cli.inspect import evaluate, list_known, plot, show
+from nres.cli.train import resume, train
 
 app = typer.Typer(
     help="Gradients for long unrolls: noise-reuse evolution strategies and their relatives.",
@@ -10,8 +13,10 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(demo)
-
-
-@app.callback()
-def _nres() -> None:
-    """Keeps `demo` a subcommand while it is the only one."""
+app.command("list")(list_known)
+app.command()(train)
+app.command()(compare)
+app.command()(resume)
+app.command()(evaluate)
+app.command()(plot)
+app.command()(show)

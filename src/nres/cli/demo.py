@@ -4,20 +4,21 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from nres.experiments import lorenz
+from nres.cli.display import Display
 from nres.experiments.figures import lorenz_paths
+from nres.experiments.presets import SYSTEMS
+from nres.figures import DISPLAY_NAMES
 from nres.files import replacing
+from nres.runs import build, resolve
+from nres.runs.settings import EVAL_KEY
 from nres.systems import Lorenz
-from nres.train import TrainResult
-
-# Enough for each to arrive where it is going; those on whole episodes take fewer, longer updates.
-UPDATES = {m.name: 600 if m.name in ("FullES", "BPTT") else 2400 for m in lorenz.METHODS}
+from nres.train import TrainResult, train
 
 
 def demo(
@@ -37,29 +38,24 @@ def demo(
         "Recovering the two parameters of a chaotic system from one coordinate over 2000 steps, "
         "with the settings of the paper. Compiling takes a few seconds for each method.\n"
     )
-    system = Lorenz()
-    results = {}
-    columns = (
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        TextColumn("{task.completed:>5}/{task.total} updates"),
-        TextColumn("loss {task.fields[loss]:>7}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        for method in lorenz.METHODS:
-            updates = UPDATES[method.name]
-            task = bar.add_task(method.name, total=updates, loss="…")
-
-            def show(progress, task=task):
-                loss = f"{progress.rows['loss'][-1]:.1f}"
-                bar.update(task, completed=progress.state.update, loss=loss)
-
-            results[method.name] = lorenz.run(
-                method, system, updates=updates, seed=seed, callback=show
+    system, results = Lorenz(), {}
+    for method in SYSTEMS["lorenz"].presets:
+        settings = resolve("lorenz", method, seed=seed)
+        problem = build(settings)
+        with Display(console, f"{DISPLAY_NAMES[method]:7}") as display:
+            result = train(
+                problem.estimator,
+                problem.optimizer,
+                problem.theta,
+                updates=settings.updates,
+                key=problem.key,
+                eval_fn=problem.measure,
+                eval_every=settings.eval_every,
+                callback=display,
             )
-            if results[method.name].interrupted:
-                raise typer.Exit(130)
+        if result.interrupted:
+            raise typer.Exit(130)
+        results[DISPLAY_NAMES[method]] = result
     rows = [_summary(system, name, result) for name, result in results.items()]
     console.print(_table(rows))
     lorenz_paths(system, results, out / "demo.png")
@@ -78,7 +74,7 @@ def _summary(system: Lorenz, name: str, result: TrainResult) -> dict[str, Any]:
         "updates_per_second": result.state.update / result.state.seconds,
         "unroll_steps": result.state.steps.total,
         "sequential_steps": result.state.steps.sequential,
-        "test_loss": float(system.test_loss(result.theta, lorenz.TEST_KEY)),
+        "test_loss": float(system.test_loss(result.theta, jax.random.key(EVAL_KEY))),
         "distance": float(np.linalg.norm(np.asarray(result.theta) - np.asarray(system.truth))),
     }
 

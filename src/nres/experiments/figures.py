@@ -1,35 +1,16 @@
 """Figures. They take results and write a file; nothing is shown on a screen."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nres.experiments.lorenz import loss_surface
+from nres.figures import COLOURS, line_style
 from nres.files import replacing
 from nres.systems import Lorenz
 from nres.train import TrainResult
-
-# Evolution strategies are drawn solid, methods that differentiate dashed.
-COLOURS = {
-    "NRES": "#c8102e",
-    "PES": "#0077bb",
-    "GPES": "#8855aa",
-    "FullES": "#222222",
-    "TES": "#ee9922",
-    "BPTT": "#222222",
-    "TBPTT": "#ee9922",
-    "DODGE": "#0077bb",
-    "UORO": "#33aa77",
-}
-DASHED = {"BPTT", "TBPTT", "DODGE", "UORO"}
-
-
-def line_style(name: str) -> dict[str, Any]:
-    """How a method is drawn, in every figure."""
-    return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
 
 
 def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) -> None:

@@ -51,7 +51,7 @@ class Lorenz(System):
         self.horizon = horizon
         self.observed = _trajectory(jnp.asarray(self.truth), horizon)
 
-    def initial_theta(self) -> Float[Array, "2"]:
+    def initial_theta(self, key: Key[Array, ""] | None = None) -> Float[Array, "2"]:
         """Where the paper's optimisations start."""
         return jnp.array([3.7, 3.116])
 
@@ -61,6 +61,11 @@ class Lorenz(System):
     def step(self, state, theta, t, key):
         state = lorenz_step(state, theta)
         return state, (state[2] - self.observed[t].astype(theta.dtype)) ** 2
+
+    def metrics(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
+        """What progress is measured by: the test loss, and where the parameters are."""
+        loss = self.test_loss(theta, key, episodes=2000)
+        return {"test_loss": loss, "ln_r": theta[0], "ln_a": theta[1]}
 
     def test_system(self) -> "LorenzTest":
         """The same problem over a distribution of initial states: what progress is measured on."""

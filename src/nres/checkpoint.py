@@ -1,0 +1,203 @@
+"""Checkpoints: any pytree of arrays, saved in the background, whole or not at all.
+
+Arrays are written by orbax, without pickle, into a folder of their own for each update; what is
+not complete does not count. Beside them lies what they are (name, shape, dtype, checksum), so that
+a damaged or foreign checkpoint is told from a good one before anything is continued from it.
+"""
+
+import json
+import logging
+import zlib
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+FORMAT = "nres-1"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written, read or continued from."""
+
+
+class Checkpoints:
+    """The checkpoints of one run: the newest few are kept.
+
+    ```python
+    with nres.checkpoint.Checkpoints("checkpoints") as checkpoints:
+        checkpoints.save(100, {"theta": theta}, {"seconds": 1.5})
+        checkpoints.wait()
+        tree, facts = checkpoints.restore(100, like={"theta": theta})
+    ```
+
+    **Arguments:**
+
+    - `folder`: where they are, or will be.
+    - `keep`: how many are kept.
+    """
+
+    def __init__(self, folder: str | Path, keep: int = 3):
+        # Takes more than a second to import, which only those who save should wait for.
+        import orbax.checkpoint as ocp
+
+        logging.getLogger("absl").setLevel(logging.ERROR)  # every save would be reported there
+        self.folder = Path(folder).resolve()
+        self._ocp = ocp
+        try:
+            self._manager = ocp.CheckpointManager(
+                self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep)
+            )
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be used: {error}") from error
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._manager.close()
+
+    def updates(self) -> list[int]:
+        """The updates of which there is a complete checkpoint."""
+        return sorted(self._manager.all_steps(read=True))
+
+    def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
+        """Copy the arrays, and write them and some JSON facts in the background."""
+        leaves = [_to_host(leaf) for leaf in jax.tree.leaves(tree)]
+        facts = {"format": FORMAT, "leaves": _describe(tree, leaves), "facts": facts}
+        args = self._ocp.args
+        parts = {
+            "arrays": args.StandardSave({str(i): leaf for i, leaf in enumerate(leaves)}),
+            "facts": args.JsonSave(facts),
+        }
+        try:
+            self._manager.save(update, args=args.Composite(**parts))
+        except Exception as error:
+            raise CheckpointError(f"no checkpoint can be written: {_reason(error)}") from error
+
+    def wait(self) -> None:
+        """Until what was saved is on the disk."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise CheckpointError(f"no checkpoint can be written: {_reason(error)}") from error
+
+    def facts(self, update: int) -> dict[str, Any]:
+        """The facts that were saved with a checkpoint."""
+        return self._description(update)["facts"]
+
+    def restore(self, update: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+        """A checkpoint's tree and facts.
+
+        **Arguments:**
+
+        - `update`: one of `updates()`.
+        - `like`: a tree of arrays, or of their shapes, as it was when saved.
+        """
+        description = self._description(update)
+        self._check_structure(update, description["leaves"], like)
+        args = self._ocp.args
+        # The checkpoint itself says what is to be read: it is checked below.
+        shapes = {
+            str(i): np.empty(leaf["shape"], jnp.dtype(leaf["stored"]))
+            for i, leaf in enumerate(description["leaves"])
+        }
+        try:
+            restored = self._manager.restore(
+                update, args=args.Composite(arrays=args.StandardRestore(shapes))
+            )
+        except Exception as error:
+            raise self._damaged(update, _reason(error)) from error
+        leaves = [np.asarray(restored["arrays"][str(i)]) for i in range(len(shapes))]
+        for leaf, expected in zip(leaves, description["leaves"], strict=True):
+            if _checksum(leaf) != expected["crc32"]:
+                raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
+        templates, structure = jax.tree.flatten(like)
+        values = [_from_host(v, t) for v, t in zip(leaves, templates, strict=True)]
+        return jax.tree.unflatten(structure, values), description["facts"]
+
+    def _description(self, update: int) -> dict[str, Any]:
+        args = self._ocp.args
+        try:
+            composite = args.Composite(facts=args.JsonRestore())
+            description = self._manager.restore(update, args=composite)["facts"]
+        except Exception as error:
+            raise self._damaged(update, _reason(error)) from error
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{self.folder / str(update)} was not written by nres, or by a version of it with "
+                "another format."
+            )
+        return description
+
+    def _check_structure(self, update: int, saved: list[dict], like: PyTree) -> None:
+        expected = _describe(like)
+        for old, new in zip(saved, expected, strict=False):
+            for what in ("name", "shape", "dtype"):
+                if old[what] != new[what]:
+                    raise CheckpointError(
+                        f"the checkpoint of update {update} does not fit: "
+                        f"{old['name']} is {old['dtype']}{old['shape']} there, and "
+                        f"{new['name']} is {new['dtype']}{new['shape']} now. The system, theta, "
+                        "the method or the optimizer has changed since."
+                    )
+        if len(saved) != len(expected):
+            raise CheckpointError(
+                f"the checkpoint of update {update} does not fit: it holds {len(saved)} arrays, "
+                f"{len(expected)} are expected."
+            )
+
+    def _damaged(self, update: int, reason: str) -> CheckpointError:
+        others = [str(other) for other in self.updates() if other < update]
+        advice = (
+            f"Delete that folder to go on from update {others[-1]}."
+            if others
+            else "There is no earlier one."
+        )
+        return CheckpointError(f"{self.folder / str(update)} is damaged: {reason}. {advice}")
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_host(leaf: Any) -> np.ndarray:
+    """A copy: the memory of the original may be reused by the next update."""
+    return np.array(jax.random.key_data(leaf) if eqx.is_array(leaf) and _is_key(leaf) else leaf)
+
+
+def _from_host(value: np.ndarray, like: Any) -> Any:
+    if isinstance(like, np.ndarray):
+        return value
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(like))
+    return jnp.asarray(value)
+
+
+def _checksum(leaf: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(leaf).tobytes())
+
+
+def _describe(tree: PyTree, leaves: list[np.ndarray] | None = None) -> list[dict[str, Any]]:
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    result = []
+    for i, (path, leaf) in enumerate(paths):
+        shaped = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+        row: dict[str, Any] = {
+            "name": jax.tree_util.keystr(path) or "theta",
+            "shape": list(shaped.shape),
+            "dtype": str(shaped.dtype),
+        }
+        if leaves is not None:
+            row |= {"stored": str(leaves[i].dtype), "crc32": _checksum(leaves[i])}
+        result.append(row)
+    return json.loads(json.dumps(result))
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong, without the rest of a long report."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

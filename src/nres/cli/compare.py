@@ -1,0 +1,199 @@
+"""`nres compare`: several methods on one system, over several seeds."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nres.checkpoint import Checkpoints
+from nres.cli.display import Display
+from nres.cli.errors import explained
+from nres.cli.train import Options, Quiet, System, parse_options
+from nres.figures import DISPLAY_NAMES, comparison_figure
+from nres.files import replacing
+from nres.runs import (
+    Run,
+    RunError,
+    Settings,
+    SettingsError,
+    build,
+    curves,
+    execute,
+    new_path,
+    resolve,
+    slowdowns,
+)
+from nres.runs.compare import AXES, headline
+
+# With a budget of seconds, updates are not what ends a run.
+ENDLESS = 10**9
+
+
+@explained
+def compare(
+    system: System,
+    methods: Annotated[
+        str, typer.Option(help="Their names, with commas between.")
+    ] = "nres,pes,tes,fulles",
+    seeds: Annotated[int, typer.Option(help="How many seeds for each.", min=1)] = 3,
+    updates: Annotated[int | None, typer.Option(help="Updates of each run.", min=1)] = None,
+    budget_steps: Annotated[
+        float | None, typer.Option(help="Unroll steps of each run, such as 1e8.")
+    ] = None,
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="Seconds of training of each run.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="N, for all methods.")] = None,
+    sigma: Annotated[str | None, typer.Option(help="For all methods that have noise.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="For all methods.")] = None,
+    lr: Annotated[str | None, typer.Option(help="For all methods.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the comparison.")] = None,
+    options: Options = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods one after another, then tabulate and draw them side by side.
+
+    Given the folder of a comparison that was interrupted, it goes on with that one.
+
+    Example: nres compare lorenz --methods nres,pes,fulles --seeds 3 --budget-steps 1e8
+    """
+    names = [name.strip().lower() for name in methods.split(",") if name.strip()]
+    if len(set(names)) < len(names) or not names:
+        raise SettingsError(f"--methods names each method once, got {methods!r}.")
+    if sum(budget is not None for budget in (updates, budget_steps, budget_seconds)) > 1:
+        raise SettingsError("give one of --updates, --budget-steps and --budget-seconds.")
+    common: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "options": parse_options(options)}
+    planned: dict[str, list[Settings]] = {}
+    for name in names:
+        own = common | {"workers": workers}
+        if name not in ("bptt", "tbptt", "dodge", "uoro"):
+            own["sigma"] = sigma
+        own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
+        own["budget_seconds"] = budget_seconds
+        planned[name] = [resolve(system, name, seed=seed, **own) for seed in range(seeds)]
+    # Everything is made once before anything runs, so that a mistake in the last shows at once.
+    for settings in planned.values():
+        build(settings[0])
+    folder = out or new_path(system, "compare")
+    console = Console()
+    runs = {
+        name: [_carry_out(folder / f"{name}-{s.seed}", s, console, quiet) for s in settings]
+        for name, settings in planned.items()
+    }
+    summary = _summarise(runs)
+    comparison_figure(curves(runs), summary["measured"].replace("_", " "), folder / "figure.png")
+    with replacing(folder / "comparison.json") as partial:
+        partial.write_text(json.dumps(summary, indent=2) + "\n")
+    if not quiet:
+        console.print(_table(summary))
+        console.print(f"Comparison: {folder}", highlight=False, soft_wrap=True)
+
+
+def _updates(
+    system: str,
+    method: str,
+    own: dict[str, Any],
+    updates: int | None,
+    budget_steps: float | None,
+    budget_seconds: float | None,
+) -> int | None:
+    if budget_seconds is not None:
+        return ENDLESS
+    if budget_steps is None:
+        return updates
+    estimator = build(resolve(system, method, **own)).estimator
+    each = estimator.members * estimator.workers * estimator.window
+    if budget_steps < each:
+        raise SettingsError(f"--budget-steps is less than one update of {method}, {each} steps.")
+    return int(budget_steps // each)
+
+
+def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) -> Run:
+    """A run of the comparison, from its beginning or from where it was."""
+    if (path / "config.json").exists():
+        run = Run.open(path)
+        if run.settings != settings:
+            raise RunError(
+                f"{path} holds a run with other settings: choose another folder for this one."
+            )
+        with Checkpoints(path / "checkpoints") as checkpoints:
+            made = checkpoints.updates()
+            seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
+        complete = bool(made) and made[-1] >= settings.updates
+        if complete or seconds >= (settings.budget_seconds or math.inf):
+            return run
+    else:
+        run = Run.create(path, settings, build(settings))
+    title = f"{settings.method}, seed {settings.seed}"
+    with Display(console, title, quiet=quiet) as display:
+        outcome = execute(run, callback=display)
+    if outcome.signal is not None:
+        console.print(
+            f"Interrupted. The same command with --out {path.parent} goes on.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(128 + outcome.signal)
+    return run
+
+
+def _summarise(runs: dict[str, list[Run]]) -> dict[str, Any]:
+    reference = "nres" if "nres" in runs else next(iter(runs))
+    drawn = curves(runs)
+    level, ratios = slowdowns(drawn, reference)
+    rows = []
+    for method, group in runs.items():
+        last = [run.metrics for run in group]
+        measured = drawn[method]["update"]
+        rows.append(
+            {
+                "method": method,
+                "seeds": len(group),
+                "updates": [int(m["update"][-1]) for m in last],
+                "total_steps": [int(m["total_steps"][-1]) for m in last],
+                "sequential_steps": [int(m["sequential_steps"][-1]) for m in last],
+                "seconds": [float(m["seconds"][-1]) for m in last],
+                "final": float(measured.mean[-1]),
+                "best": float(measured.mean.min()),
+                # JSON knows no infinity: null is never.
+                "times_longer": {
+                    axis: ratio if math.isfinite(ratio) else None
+                    for axis, ratio in ratios[method].items()
+                },
+            }
+        )
+    first = runs[reference][0]
+    return {
+        "system": first.settings.system,
+        "measured": headline(first).removeprefix("eval/"),
+        "reference": reference,
+        "level": level,
+        "device": first.config["device"],
+        "versions": first.config["versions"],
+        "methods": rows,
+    }
+
+
+def _table(summary: dict[str, Any]) -> Table:
+    measured = summary["measured"].replace("_", " ")
+    reference = DISPLAY_NAMES[summary["reference"]]
+    table = Table(
+        title=f"{summary['system']}: {measured}, and how many times longer than {reference} to "
+        f"{summary['level']:.4g}, which it reaches early"
+    )
+    table.add_column("method")
+    for heading in ("at the end", "at best", *(f"× {name}" for name in AXES.values())):
+        table.add_column(heading, justify="right")
+    for row in summary["methods"]:
+        ratios = (row["times_longer"][axis] for axis in AXES)
+        table.add_row(
+            DISPLAY_NAMES[row["method"]],
+            f"{row['final']:.4g}",
+            f"{row['best']:.4g}",
+            *("never" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        )
+    return table

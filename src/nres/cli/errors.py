@@ -1,0 +1,33 @@
+"""Errors that a user can mend are told in a sentence, without a traceback."""
+
+import functools
+from collections.abc import Callable
+
+import typer
+from rich.console import Console
+
+from nres.checkpoint import CheckpointError
+from nres.estimators import NonFiniteError
+from nres.runs import RunError, SettingsError
+
+
+def explained(command: Callable) -> Callable:
+    """A command that ends with one clear sentence where it cannot go on."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments, **options):
+        try:
+            return command(*arguments, **options)
+        except SettingsError as error:
+            _tell(error)
+            raise typer.Exit(2) from error
+        except (RunError, CheckpointError, NonFiniteError, ImportError, OSError) as error:
+            _tell(error)
+            raise typer.Exit(1) from error
+
+    return wrapped
+
+
+def _tell(error: Exception) -> None:
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(f"[bold red]Error:[/] {error}", highlight=False, markup=True)

@@ -1,0 +1,124 @@
+"""`nres list`, `nres show`, `nres evaluate` and `nres plot`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nres.cli.errors import explained
+from nres.evaluate import evaluate as evaluate_system
+from nres.experiments.presets import SYSTEMS
+from nres.figures import run_figure
+from nres.runs import METHODS, OPTIMIZERS, Run, RunError
+
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+
+
+def list_known() -> None:
+    """List systems, methods and presets.
+
+    Example: nres list
+    """
+    console = Console()
+    systems = Table(title="Systems", title_justify="left", box=None, pad_edge=False)
+    for heading in ("name", "what", "presets"):
+        systems.add_column(heading)
+    for name, known in SYSTEMS.items():
+        systems.add_row(name, known.summary, ", ".join(known.presets))
+    methods = Table(title="\nMethods", title_justify="left", box=None, pad_edge=False)
+    for heading in ("name", "what", "options"):
+        methods.add_column(heading)
+    for name, info in METHODS.items():
+        methods.add_row(name, info.summary, ", ".join(info.takes))
+    console.print(systems, methods)
+    console.print(f"\nOptimizers: {', '.join(OPTIMIZERS)}.")
+    for name, known in SYSTEMS.items():
+        presets = Table(
+            title=f"\nPresets of {name}", title_justify="left", box=None, pad_edge=False
+        )
+        fields = ("workers", "window", "period", "sigma", "optimizer", "lr", "updates")
+        for heading in ("method", *fields):
+            presets.add_column(heading, justify="left" if heading == "method" else "right")
+        for method, preset in known.presets.items():
+            values = (getattr(preset, field) for field in fields)
+            presets.add_row(method, *("–" if v is None else str(v) for v in values))
+        console.print(presets)
+
+
+@explained
+def show(run: RunFolder) -> None:
+    """Show a run: settings, versions, progress, best loss.
+
+    Example: nres show runs/first
+    """
+    opened = Run.open(run)
+    console, metrics = Console(), opened.metrics
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in opened.settings.to_json().items():
+        if value not in (None, {}):
+            table.add_row(name, str(value))
+    config = opened.config
+    table.add_row("created", config["created"])
+    table.add_row("device", f"{config['device']['count']} × {config['device']['kind']}")
+    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in config["versions"].items()))
+    if config["git"]:
+        changed = ", with changes" if config["git"]["changed"] else ""
+        table.add_row("git", config["git"]["commit"][:12] + changed)
+    done = int(metrics["update"][-1]) if len(metrics["update"]) else 0
+    table.add_row("updates made", f"{done:,} of {opened.settings.updates:,}")
+    if done:
+        table.add_row("seconds", f"{metrics['seconds'][-1]:.1f}")
+        table.add_row("unroll steps", f"{metrics['total_steps'][-1]:.3e}")
+    measured = [name for name in metrics if name.startswith("eval/")]
+    for name in ("loss", *measured):
+        values = metrics[name][np.isfinite(metrics[name])]
+        if values.size:
+            best = f", best {values.min():.5g}" if name in ("loss", *measured[:1]) else ""
+            table.add_row(name.removeprefix("eval/"), f"{values[-1]:.5g}{best}")
+    console.print(table)
+
+
+@explained
+def evaluate(
+    run: RunFolder,
+    episodes: Annotated[int, typer.Option(help="Over how many episodes.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
+) -> None:
+    """Evaluate the parameters of a run's newest checkpoint, unperturbed.
+
+    Example: nres evaluate runs/first --episodes 1000
+    """
+    opened = Run.open(run)
+    theta, problem = opened.theta(), opened.problem
+    result = evaluate_system(problem.system, theta, jax.random.key(seed), episodes=episodes)
+    console = Console()
+    losses = np.asarray(result.losses)
+    spread = losses.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
+    console.print(f"loss: {losses.mean():.5g} ± {spread:.2g} over {episodes} episodes")
+    for name, value in problem.measure(theta).items():
+        console.print(f"{name}: {float(value):.5g}")
+
+
+@explained
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    out: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
+) -> None:
+    """Draw one or several runs: into the run's folder, or to a file.
+
+    Example: nres plot runs/first runs/second --out both.png
+    """
+    opened = [Run.open(run) for run in runs]
+    for run in opened:
+        if not len(run.metrics["update"]):
+            raise RunError(f"{run.path} has no metrics yet.")
+    if out is None:
+        out = opened[0].path / "figure.png" if len(opened) == 1 else Path("runs.png")
+    if out.suffix not in (".png", ".pdf", ".svg"):
+        raise RunError(f"{out} must end in .png, .pdf or .svg.")
+    run_figure(opened, out)
+    Console().print(f"Figure: {out}", soft_wrap=True)

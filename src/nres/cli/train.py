@@ -1,0 +1,155 @@
+"""`nres train` and `nres resume`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from nres.cli.display import Display
+from nres.cli.errors import explained
+from nres.figures import run_figure
+from nres.runs import Outcome, Run, SettingsError, build, execute, new_path, resolve
+
+System = Annotated[
+    str,
+    typer.Argument(help="A name from `nres list`, path/to/file.py:ClassName or module:ClassName."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="An argument of the system, such as horizon=500.", metavar="K=V"),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
+]
+
+
+@explained
+def train(
+    system: System,
+    method: Annotated[str, typer.Option(help="One of `nres list`.")] = "nres",
+    workers: Annotated[int | None, typer.Option(help="N, unrolls side by side.")] = None,
+    window: Annotated[int | None, typer.Option(help="W, steps an update.")] = None,
+    sigma: Annotated[
+        str | None, typer.Option(help="Scale of the noise: 0.1, or 0.1,1000:0.05.")
+    ] = None,
+    period: Annotated[int | None, typer.Option(help="K, steps a noise serves.")] = None,
+    noise: Annotated[str | None, typer.Option(help="keep or regenerate.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="sgd, adam, ... of optax.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Learning rate: 1e-3, or 1e-3,1000:1e-4.")] = None,
+    updates: Annotated[int | None, typer.Option(help="How many updates to make.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Updates an evaluation.")] = None,
+    log_every: Annotated[int | None, typer.Option(help="Updates an entry of metrics.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Updates a checkpoint.")] = None,
+    checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds a checkpoint.")] = None,
+    options: Options = None,
+    tensorboard: Tensorboard = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a system's parameters. What is not given is filled from the paper's settings.
+
+    Example: nres train lorenz --method nres --updates 5000 --out runs/first
+    """
+    settings = resolve(
+        system,
+        method.lower(),
+        workers=workers,
+        window=window,
+        sigma=sigma,
+        period=period,
+        noise=noise,
+        optimizer=optimizer,
+        lr=lr,
+        updates=updates,
+        seed=seed,
+        eval_every=eval_every,
+        log_every=log_every,
+        checkpoint_every=checkpoint_every,
+        checkpoint_seconds=checkpoint_seconds,
+        options=parse_options(options),
+    )
+    problem = build(settings)
+    run = Run.create(out or new_path(system, settings.method), settings, problem)
+    carry_out(run, tensorboard=tensorboard, quiet=quiet)
+
+
+@explained
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    updates: Annotated[
+        int | None, typer.Option(help="Go on to this many updates instead of those planned.")
+    ] = None,
+    tensorboard: Tensorboard = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was interrupted, or killed, as if it had not been.
+
+    Example: nres resume runs/first
+    """
+    opened = Run.open(run)
+    if updates is not None:
+        if updates < 1:
+            raise SettingsError(f"updates must be at least 1, got {updates}.")
+        opened = opened.extended(updates)
+    carry_out(opened, tensorboard=tensorboard, quiet=quiet)
+
+
+def carry_out(run: Run, *, tensorboard: bool, quiet: bool) -> None:
+    """Execute a run with a display, draw its figure, and say how it ended."""
+    console = Console()
+    settings = run.settings
+    title = f"{settings.method} on {settings.system}"
+    try:
+        with Display(console, title, quiet=quiet) as display:
+            outcome = execute(run, callback=display, tensorboard=tensorboard)
+    except KeyboardInterrupt:
+        # Ctrl-C while compiling: there is nothing to lose yet.
+        console.print(f"Interrupted before the first update. Start again: nres resume {run.path}")
+        raise typer.Exit(130) from None
+    run_figure([run], run.path / "figure.png")
+    if not quiet:
+        tell(console, outcome)
+    if outcome.signal is not None:
+        raise typer.Exit(128 + outcome.signal)
+
+
+def tell(console: Console, outcome: Outcome) -> None:
+    """How a run ended, in a few lines."""
+    run, state, metrics = outcome.run, outcome.result.state, outcome.run.metrics
+    rate = state.update / state.seconds if state.seconds else 0.0
+    console.print(
+        f"{state.update:,} of {run.settings.updates:,} updates in {state.seconds:.1f} s "
+        f"({rate:,.0f}/s), {state.steps.total:.2e} unroll steps, {state.steps.sequential:.2e} "
+        "one after another.",
+        highlight=False,
+    )
+    measured = [name for name in metrics if name.startswith("eval/")]
+    for name in measured:
+        values = metrics[name][np.isfinite(metrics[name])]
+        if values.size:
+            best = f", best {values.min():.4g}" if name == measured[0] else ""
+            console.print(f"{name[5:]}: {values[0]:.4g} → {values[-1]:.4g}{best}", highlight=False)
+    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
+    if outcome.signal is not None:
+        console.print(
+            f"Interrupted. Go on with: nres resume {run.path}", highlight=False, soft_wrap=True
+        )
+
+
+def parse_options(given: list[str] | None) -> dict[str, Any]:
+    """`K=V` pairs, with values read as JSON where they are."""
+    options = {}
+    for pair in given or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise SettingsError(f"--set takes NAME=VALUE, such as horizon=500; got {pair!r}.")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options

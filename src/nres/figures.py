@@ -1,0 +1,93 @@
+"""Figures of runs. They take results and write a file; nothing is shown on a screen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nres.files import replacing
+from nres.runs.compare import AXES, Curve
+from nres.runs.folder import Run
+
+# Evolution strategies are drawn solid, methods that differentiate dashed.
+COLOURS = {
+    "NRES": "#c8102e",
+    "PES": "#0077bb",
+    "GPES": "#8855aa",
+    "FullES": "#222222",
+    "TES": "#ee9922",
+    "BPTT": "#222222",
+    "TBPTT": "#ee9922",
+    "DODGE": "#0077bb",
+    "UORO": "#33aa77",
+}
+DASHED = {"BPTT", "TBPTT", "DODGE", "UORO"}
+DISPLAY_NAMES = {name.lower(): name for name in COLOURS}
+
+
+def line_style(name: str) -> dict[str, Any]:
+    """How a method is drawn, in every figure."""
+    return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
+
+
+def run_figure(runs: Sequence[Run], path: Path) -> None:
+    """Loss and evaluations of one or several runs, against updates and seconds."""
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    panels = figure.subplots(2, 2, sharey="row")
+    for run in runs:
+        metrics = run.metrics
+        evals = [name for name in metrics if name.startswith("eval/")]
+        label = run.path.name
+        for column, axis in enumerate(("update", "seconds")):
+            x, loss = metrics[axis], metrics["loss"]
+            known = np.isfinite(loss)
+            panels[0, column].plot(x[known], loss[known], lw=1.2, label=label)
+            if evals:
+                known = np.isfinite(metrics[evals[0]])
+                panels[1, column].plot(
+                    x[known], metrics[evals[0]][known], ".-", lw=1.5, label=evals[0][5:]
+                )
+                panels[1, 0].set_ylabel(evals[0][5:].replace("_", " "))
+    panels[0, 0].set_ylabel("loss while training")
+    for row in panels:
+        row[0].set_xlabel("updates")
+        row[1].set_xlabel("seconds of training")
+        for panel in row:
+            _log_if_positive(panel)
+            panel.grid(alpha=0.3)
+    panels[0, 0].legend(fontsize="small")
+    _save(figure, path)
+
+
+def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Path) -> None:
+    """What is measured, of each method, against each of the four clocks; bands over seeds."""
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(AXES), sharey=True)
+    for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
+        for method, by_axis in curves.items():
+            curve = by_axis[axis]
+            style = line_style(DISPLAY_NAMES[method])
+            panel.plot(curve.x, curve.mean, label=DISPLAY_NAMES[method], **style)
+            panel.fill_between(
+                curve.x, curve.low, curve.high, color=style["color"], alpha=0.15, lw=0
+            )
+        panel.set(xlabel=label)
+        panel.grid(alpha=0.3)
+    _log_if_positive(panels[0])
+    panels[0].set_ylabel(title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    _save(figure, path)
+
+
+def _log_if_positive(panel: Axes) -> None:
+    values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
+    if values and np.nanmin(np.concatenate(values)) > 0:
+        panel.set_yscale("log")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=130)

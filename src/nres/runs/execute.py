@@ -1,0 +1,193 @@
+"""`execute`: carry out a run, from its beginning or from its newest checkpoint."""
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nres.checkpoint import Checkpoints
+from nres.estimators.values import Steps
+from nres.runs.folder import Run, RunError, checkpoint_template
+from nres.runs.metrics import MetricsWriter, cut_metrics
+from nres.train import Progress, TrainResult, TrainState, train
+
+# How often a run with a budget of seconds is evaluated.
+EVALUATIONS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the execution of a run ended."""
+
+    run: Run
+    result: TrainResult
+    signal: int | None
+    """The signal that asked for an early end, if one did."""
+
+
+def execute(
+    run: Run,
+    *,
+    callback: Callable[[Progress], Any] | None = None,
+    tensorboard: bool = False,
+) -> Outcome:
+    """Make the updates of a run that are still to be made.
+
+    Goes on from the newest checkpoint, if there is one. SIGINT (Ctrl-C) and SIGTERM end the run
+    after the updates under way, with a checkpoint to go on from; a run that was killed goes on
+    from its newest one, and ends as if nothing had happened.
+
+    ```python
+    settings = nres.runs.resolve("lorenz", "nres", updates=500)
+    run = nres.runs.Run.create("runs/first", settings, nres.runs.build(settings))
+    outcome = nres.runs.execute(run)
+    ```
+
+    **Arguments:**
+
+    - `run`: a run, created or opened.
+    - `callback`: called as that of `nres.train`.
+    - `tensorboard`: whether to write TensorBoard event files into the folder, too.
+    """
+    settings, problem = run.settings, run.problem
+    with run.locked(), Checkpoints(run.path / "checkpoints") as checkpoints:
+        theta, state, pending = problem.theta, None, None
+        if updates := checkpoints.updates():
+            tree, facts = checkpoints.restore(updates[-1], checkpoint_template(problem))
+            theta, pending = tree["theta"], facts["pending"]
+            steps = Steps(*facts["steps"])
+            state = TrainState(
+                tree["estimator"], tree["optimizer"], facts["update"], steps, facts["seconds"]
+            )
+        done = 0 if state is None else state.update
+        if done >= settings.updates:
+            raise RunError(
+                f"{run.path} is complete: all of its {settings.updates} updates are made. "
+                "`--updates` asks for more."
+            )
+        # Before the first update there may be an evaluation already, which will be made again.
+        cut_metrics(run.metrics_file, done or -1)
+        board = run.path / "tensorboard" if tensorboard else None
+        keeper = _Keeper(
+            run, checkpoints, MetricsWriter(run.metrics_file, settings.log_every, pending, board)
+        )
+        with keeper, _terminable() as terminated:
+            clock = _Clock(settings.budget_seconds)
+
+            def report(progress: Progress) -> bool:
+                if clock.evaluation_is_due(progress.state.seconds):
+                    measured = problem.measure(progress.theta)
+                    evals = {name: float(value) for name, value in measured.items()}
+                    progress = dataclasses.replace(progress, evals=evals)
+                keeper.add(progress)
+                asked = callback is not None and bool(callback(progress))
+                return asked or clock.is_over(progress.state.seconds) or terminated()
+
+            result = train(
+                problem.estimator,
+                problem.optimizer,
+                theta,
+                updates=settings.updates - done,
+                key=problem.key,
+                eval_fn=problem.measure if settings.budget_seconds is None else None,
+                eval_every=settings.eval_every,
+                callback=report,
+                state=state,
+            )
+            keeper.save(result.theta, result.state)
+            keeper.wait()
+    early = result.interrupted and not clock.is_over(result.state.seconds)
+    which = signal.SIGTERM if terminated() else signal.SIGINT
+    return Outcome(run, result, int(which) if early else None)
+
+
+class _Clock:
+    """Ends a run that has a budget of seconds, and spreads its evaluations over it."""
+
+    def __init__(self, budget: float | None):
+        self.budget = budget
+        self.next_evaluation = 0.0
+
+    def is_over(self, seconds: float) -> bool:
+        return self.budget is not None and seconds >= self.budget
+
+    def evaluation_is_due(self, seconds: float) -> bool:
+        if self.budget is None or (seconds < self.next_evaluation and not self.is_over(seconds)):
+            return False
+        self.next_evaluation = seconds + self.budget / EVALUATIONS
+        return True
+
+
+class _Keeper:
+    """Writes metrics and checkpoints."""
+
+    def __init__(self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter):
+        self.run, self.checkpoints, self.metrics = run, checkpoints, metrics
+        self.saved_update, self.saved_time = -1, time.monotonic()
+
+    def __enter__(self) -> "_Keeper":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.metrics.close()
+
+    def add(self, progress: Progress) -> None:
+        with self._explaining():
+            self.metrics.add(progress)
+        settings, update = self.run.settings, progress.state.update
+        every = settings.checkpoint_every
+        due = time.monotonic() - self.saved_time >= settings.checkpoint_seconds
+        if every is not None:
+            due = due or update // every > self.saved_update // every
+        if due or self.saved_update < 0:
+            self.save(progress.theta, progress.state)
+
+    def save(self, theta: Any, state: TrainState) -> None:
+        if state.update == self.saved_update:
+            return
+        with self._explaining():
+            self.metrics.sync()
+        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": state.estimator}
+        facts = {
+            "update": state.update,
+            "steps": list(state.steps),
+            "seconds": state.seconds,
+            "pending": self.metrics.pending,
+        }
+        self.checkpoints.save(state.update, tree, facts)
+        self.saved_update, self.saved_time = state.update, time.monotonic()
+
+    def wait(self) -> None:
+        self.checkpoints.wait()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"metrics cannot be written to {self.run.metrics_file}: {error.strerror}. The run "
+                f"can be continued from its newest checkpoint: nres resume {self.run.path}."
+            ) from error
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM ask for an orderly end."""
+    asked = False
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals reach the main thread alone
+        return
+
+    def ask(signum, frame):
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

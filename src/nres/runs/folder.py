@@ -1,0 +1,216 @@
+"""`Run`: the folder of a run, created, opened and read back."""
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from nres.checkpoint import Checkpoints
+from nres.files import replacing
+from nres.pools.jax import JaxPool
+from nres.runs.metrics import read_metrics
+from nres.runs.settings import Problem, Settings, SettingsError, build
+from nres.system import Theta
+
+_PACKAGES = ("nres", "jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
+
+
+class RunError(RuntimeError):
+    """A run that cannot be created, opened or continued."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run and its folder.
+
+    ```python
+    run = nres.runs.Run.open("runs/lorenz-nres-20260101-120000")
+    run.settings, run.metrics["loss"], run.theta()
+    ```
+    """
+
+    path: Path
+    config: dict[str, Any]
+
+    @classmethod
+    def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
+        """A new folder with `config.json`. Nothing that exists is touched."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "holds a run already" if (path / "config.json").exists() else "is not empty"
+            raise RunError(f"{path} {what}: choose another folder, or continue it: nres resume.")
+        config = {
+            "settings": settings.to_json(),
+            "fingerprint": fingerprint(problem),
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "command": sys.argv,
+            "versions": _versions(),
+            "device": _device(),
+            "git": _git(),
+        }
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _write_json(path / "config.json", config)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
+        return cls(path, config)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Run":
+        """The run in a folder."""
+        path = Path(path)
+        file = path / "config.json"
+        if not file.is_file():
+            raise RunError(f"{path} holds no run: there is no {file}.")
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+            Settings.from_json(config["settings"])
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise RunError(f"{file} is not the config of a run: {error!r}.") from error
+        except SettingsError as error:
+            raise RunError(f"{file}: {error}") from error
+        return cls(path, config)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings.from_json(self.config["settings"])
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """All entries of `metrics.jsonl`, as one array a column."""
+        return read_metrics(self.metrics_file)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """System, estimator and optimizer, made anew; refused if they are not what they were."""
+        problem = build(self.settings)
+        old, new = self.config["fingerprint"], fingerprint(problem)
+        # Another version of JAX may write the same system differently.
+        if old["jax"] == new["jax"] and old != new:
+            raise RunError(
+                f"{self.settings.system} has changed since {self.path} was begun, so the run "
+                "cannot be continued as if it had not. Undo the change, or begin a new run."
+            )
+        return problem
+
+    def theta(self) -> Theta:
+        """The parameters in the newest checkpoint."""
+        with Checkpoints(self.path / "checkpoints") as checkpoints:
+            updates = checkpoints.updates()
+            if not updates:
+                raise RunError(f"{self.path} has no checkpoint yet.")
+            tree, _ = checkpoints.restore(updates[-1], checkpoint_template(self.problem))
+        return tree["theta"]
+
+    def extended(self, updates: int) -> "Run":
+        """The same run, with another number of updates to make."""
+        config = self.config | {"settings": self.config["settings"] | {"updates": updates}}
+        _write_json(self.path / "config.json", config)
+        return Run(self.path, config)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """While this is held, no other process may work on the run."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"another process is working on {self.path}.") from None
+            yield
+
+
+def checkpoint_template(problem: Problem) -> dict[str, Any]:
+    """What a checkpoint of the problem looks like, without computing anything of it."""
+    estimator, theta = problem.estimator, problem.theta
+    if isinstance(estimator.pool, JaxPool):
+        state = jax.eval_shape(estimator.init, theta, problem.key)
+    else:  # only the simulator knows what its states look like
+        state = estimator.init(theta, problem.key)
+    optimizer = jax.eval_shape(problem.optimizer.init, theta)
+    return {"theta": theta, "optimizer": optimizer, "estimator": state}
+
+
+def fingerprint(problem: Problem) -> dict[str, str]:
+    """What tells a system from a changed one: what it computes, and with which numbers."""
+    digest = hashlib.sha256()
+    pool = problem.estimator.pool
+    digest.update(f"{type(pool).__name__} {pool.horizon}".encode())
+    if isinstance(pool, JaxPool):
+        system = pool.system
+        key, t = jax.random.key(0), np.int32(0)
+        state = jax.eval_shape(system.init, problem.theta, key)
+        for jaxpr in (
+            jax.make_jaxpr(system.init)(problem.theta, key),
+            jax.make_jaxpr(system.step)(state, problem.theta, t, key),
+        ):
+            digest.update(str(jaxpr).encode())
+        for leaf in jax.tree.leaves(system):
+            digest.update(np.asarray(leaf).tobytes())
+    return {"jax": jax.__version__, "sha256": digest.hexdigest()}
+
+
+def new_path(system: str, what: str) -> Path:
+    """Where a run goes if nobody says otherwise: `runs/SYSTEM-METHOD-TIME`."""
+    name = system.rpartition(":")[2].lower()
+    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = Path("runs") / f"{name}-{what}-{time}"
+    number = 2
+    while path.exists():
+        path = path.with_name(f"{name}-{what}-{time}-{number}")
+        number += 1
+    return path
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def _device() -> dict[str, Any]:
+    devices = jax.devices()
+    return {
+        "backend": jax.default_backend(),
+        "kind": devices[0].device_kind,
+        "count": len(devices),
+        "machine": platform.machine(),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit that is checked out where the run was begun, if any."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
+        )
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

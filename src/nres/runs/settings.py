@@ -1,0 +1,299 @@
+"""What a run is to do, as data: enough to repeat it, and checked before anything is computed."""
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import optax
+
+from nres import estimators
+from nres.estimators import Estimator
+from nres.evaluate import evaluate
+from nres.experiments.presets import SYSTEMS, Preset
+from nres.pools.base import Pool
+from nres.schedule import Piecewise
+from nres.system import System, Theta
+
+# What runs are measured with: the same for all of them, so that they can be compared.
+EVAL_KEY = 2023
+
+
+class SettingsError(ValueError):
+    """Settings that do not make a run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodInfo:
+    """A method by its name on the command line."""
+
+    estimator: Callable[..., Estimator]
+    takes: tuple[str, ...]
+    summary: str
+
+
+_ES = ("workers", "sigma", "noise")
+METHODS: Mapping[str, MethodInfo] = MappingProxyType(
+    {
+        "nres": MethodInfo(
+            estimators.NRES, (*_ES, "window"), "one noise an episode: unbiased, least variance"
+        ),
+        "pes": MethodInfo(estimators.PES, (*_ES, "window"), "a new noise every window: unbiased"),
+        "gpes": MethodInfo(
+            estimators.GPES, (*_ES, "window", "period"), "a new noise every period: unbiased"
+        ),
+        "tes": MethodInfo(estimators.TES, (*_ES, "window"), "each window on its own: biased"),
+        "fulles": MethodInfo(estimators.FullES, _ES, "whole episodes: unbiased, offline"),
+        "bptt": MethodInfo(estimators.BPTT, ("workers",), "backpropagation: exact"),
+        "tbptt": MethodInfo(
+            estimators.TBPTT, ("workers", "window"), "backpropagation in each window: biased"
+        ),
+        "dodge": MethodInfo(
+            estimators.DODGE,
+            ("workers", "window", "period"),
+            "forward mode along a random direction: unbiased",
+        ),
+        "uoro": MethodInfo(
+            estimators.UORO, ("workers", "window"), "forward mode of rank one: unbiased"
+        ),
+    }
+)
+
+OPTIMIZERS: Mapping[str, Callable[..., optax.GradientTransformation]] = MappingProxyType(
+    {
+        name: getattr(optax, name)
+        for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "lion", "lamb", "nadam")
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run is to do. `resolve` makes it from a few of its fields and a preset."""
+
+    system: str
+    """A known name, or `path/to/file.py:ClassName`, or `module:ClassName`."""
+    options: dict[str, Any]
+    """What the system is constructed with."""
+    method: str
+    workers: int
+    window: int | None
+    sigma: str | None
+    period: int | None
+    noise: str | None
+    optimizer: str
+    lr: str
+    updates: int
+    seed: int
+    log_every: int
+    """Updates an entry of the metrics stands for."""
+    eval_every: int
+    checkpoint_seconds: float
+    """Seconds from one checkpoint to the next."""
+    checkpoint_every: int | None
+    """The same in updates, where seconds do not do."""
+    budget_seconds: float | None = None
+    """Seconds of training after which the run ends, whatever `updates` says."""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Settings":
+        known = {field.name for field in dataclasses.fields(cls)}
+        missing = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if field.default is dataclasses.MISSING and field.name not in values
+        ]
+        if missing or not values.keys() <= known:
+            strange = sorted(values.keys() - known)
+            raise SettingsError(
+                f"settings of another version of nres: without {missing}, unknown {strange}."
+            )
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What settings describe, made."""
+
+    system: System | Pool
+    estimator: Estimator
+    optimizer: optax.GradientTransformation
+    theta: Theta
+    key: jax.Array
+    measure: Callable[[Theta], dict[str, jax.Array]]
+    """What progress is measured by; the first number is the one to compare, less is better."""
+
+
+def resolve(system: str, method: str, **given: Any) -> Settings:
+    """Settings for a run: what is given, then the preset, then what suits most.
+
+    ```python
+    settings = nres.runs.resolve("lorenz", "nres", updates=500, seed=1)
+    ```
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    if method not in METHODS:
+        raise SettingsError(_unknown("method", method, METHODS))
+    if given.get("optimizer", "sgd") not in OPTIMIZERS:
+        raise SettingsError(_unknown("optimizer", given["optimizer"], OPTIMIZERS))
+    takes = METHODS[method].takes
+    for name in ("workers", "window", "sigma", "period", "noise"):
+        if name in given and name not in takes:
+            raise SettingsError(f"{method} has no {name}; it takes {', '.join(takes)}.")
+    preset = SYSTEMS[system].presets.get(method) if system in SYSTEMS else None
+    filled = dataclasses.asdict(preset) if preset else _without_preset(system, method, given)
+    filled = {k: v for k, v in filled.items() if k in takes or k in ("lr", "optimizer", "updates")}
+    filled |= given
+    updates = filled["updates"]
+    settings = Settings(
+        system=system,
+        options=filled.get("options", {}),
+        method=method,
+        workers=filled["workers"],
+        window=filled.get("window"),
+        sigma=_schedule("sigma", filled.get("sigma")),
+        period=filled.get("period"),
+        noise=filled.get("noise"),
+        optimizer=filled["optimizer"],
+        lr=str(_schedule("lr", filled["lr"])),
+        updates=updates,
+        seed=filled.get("seed", 0),
+        log_every=filled.get("log_every", max(1, updates // 1000)),
+        eval_every=filled.get("eval_every", max(1, updates // 40)),
+        checkpoint_seconds=filled.get("checkpoint_seconds", 60.0),
+        checkpoint_every=filled.get("checkpoint_every"),
+        budget_seconds=filled.get("budget_seconds"),
+    )
+    for name in ("updates", "log_every", "eval_every", "checkpoint_every"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise SettingsError(f"{name} must be at least 1, got {value}.")
+    for name in ("checkpoint_seconds", "budget_seconds"):
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise SettingsError(f"{name} must be positive, got {value}.")
+    return settings
+
+
+def _without_preset(system: str, method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What suits most, where no paper says better."""
+    needed = {"lr"} | ({"sigma"} & set(METHODS[method].takes))
+    missing = sorted(needed - given.keys())
+    if missing:
+        raise SettingsError(
+            f"there is no preset for {method} on {system}: give "
+            + " and ".join(f"--{name}" for name in missing)
+            + "."
+        )
+    horizon = int(load_system(system, given.get("options", {})).horizon)
+    window = max(1, horizon // 10)
+    common = Preset(
+        lr="", workers=100, window=window, period=4 * window, optimizer="adam", updates=1000
+    )
+    return dataclasses.asdict(common)
+
+
+def _schedule(name: str, value: str | float | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return str(Piecewise.parse(value))
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from error
+
+
+def _number(text: str) -> float | Piecewise:
+    schedule = Piecewise.parse(text)
+    return schedule if schedule.changes else schedule.first
+
+
+def build(settings: Settings) -> Problem:
+    """Make what the settings describe; nothing is compiled or unrolled yet."""
+    system = load_system(settings.system, settings.options)
+    info = METHODS[settings.method]
+    values = {name: getattr(settings, name) for name in info.takes}
+    values = {name: value for name, value in values.items() if value is not None}
+    if "sigma" in values:
+        values["sigma"] = _number(values["sigma"])
+    try:
+        estimator = info.estimator(system, **values)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
+    start, train = jax.random.split(jax.random.key(settings.seed))
+    if not hasattr(system, "initial_theta"):
+        raise SettingsError(
+            f"{settings.system} does not say where to start: give it a method "
+            "`initial_theta(self, key)` that returns the parameters to begin with."
+        )
+    theta = system.initial_theta(start)
+    estimator.pool.check(theta)
+
+    def measure(theta):
+        key = jax.random.key(EVAL_KEY)
+        if hasattr(system, "metrics"):
+            return system.metrics(theta, key)
+        return {"loss": evaluate(system, theta, key, episodes=100).loss}
+
+    optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
+    return Problem(system, estimator, optimizer, theta, train, measure)
+
+
+def load_system(name: str, options: dict[str, Any]) -> Any:
+    """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
+    make = SYSTEMS[name].make if name in SYSTEMS else _user_class(name)
+    try:
+        system = make(**options)
+    except TypeError as error:
+        given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing"
+        raise SettingsError(f"{name} cannot be made from {given}: {error}") from error
+    if not isinstance(system, System | Pool):
+        raise SettingsError(
+            f"{name} is a {type(system).__name__}, neither an nres.System nor an nres.Pool."
+        )
+    return system
+
+
+def _user_class(name: str) -> Any:
+    where, colon, attribute = name.rpartition(":")
+    if not colon or not attribute.isidentifier():
+        raise SettingsError(
+            _unknown("system", name, SYSTEMS)
+            + " Your own: path/to/file.py:ClassName or module:ClassName."
+        )
+    try:
+        if where.endswith(".py"):
+            path = Path(where).resolve()
+            if not path.is_file():
+                raise SettingsError(f"there is no file {where}.")
+            module_name = f"nres_user_{path.stem}"
+            spec = importlib.util.spec_from_file_location(module_name, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[module_name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"{where} cannot be imported: {error!r}.") from error
+    if not hasattr(module, attribute):
+        classes = [n for n, v in vars(module).items() if isinstance(v, type)]
+        raise SettingsError(_unknown(f"class in {where}", attribute, classes))
+    return getattr(module, attribute)
+
+
+def _unknown(kind: str, name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
+    return f"no {kind} is called {name!r}.{hint}"
