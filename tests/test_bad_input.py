@@ -90,7 +90,7 @@ def test_a_state_of_another_estimator():
         nres.NRES(Wave(20), **GOOD),
         nres.PES(Wave(), **GOOD),
     ):
-        with pytest.raises(ValueError, match=r"instead of NRES\(workers=3, window=5, horizon=10\)"):
+        with pytest.raises(ValueError, match=r"instead of NRES\(workers=3, window=5, period=10"):
             other.estimate(THETA[Wave], state)
 
 

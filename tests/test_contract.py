@@ -122,23 +122,41 @@ def test_double_precision(make, x64):
     assert estimate.grad.dtype == estimate.loss.dtype == jnp.float64
 
 
+class Drip(nres.System):
+    """Every step adds the same to the loss, and depends on theta in the same way."""
+
+    horizon: int = 1000
+
+    def init(self, theta, key):
+        return jnp.zeros((), theta.dtype)
+
+    def step(self, state, theta, t, key):
+        return state, 1 + 0 * theta[0] if self.horizon == 1000 else theta[0]
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_precision_is_added_up_in_single(dtype):
-    class Constant(nres.System):
-        horizon: int = 1000
-
-        def init(self, theta, key):
-            return jnp.zeros((), dtype)
-
-        def step(self, state, theta, t, key):
-            return state, 1 + 0 * theta[0]
-
-    estimator = nres.PES(Constant(), workers=3, window=500, sigma=0.01)
+    estimator = nres.PES(Drip(), workers=3, window=500, sigma=0.01)
     theta = jnp.ones(20, dtype)
     estimate = estimator.estimate(theta, estimator.init(theta, KEY))
     assert estimate.grad.dtype == dtype
     assert int(estimate.info.nonfinite) == 0
     np.testing.assert_allclose(estimate.loss, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s: nres.BPTT(s, checkpoint_every=2000),
+        lambda s: nres.TBPTT(s, window=1000, workers=2),
+        lambda s: nres.UORO(s, window=1000, workers=2),
+    ],
+    ids=["BPTT", "TBPTT", "UORO"],
+)
+def test_gradients_in_half_precision_are_added_up_in_single(make):
+    estimator, theta = make(Drip(2000)), jnp.ones(2, jnp.bfloat16)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    np.testing.assert_array_equal(estimate.grad, jnp.array([1, 0], jnp.bfloat16))
 
 
 @every_estimator

@@ -1,5 +1,7 @@
 """The estimators that differentiate: exact gradients, exact relations, means and variances."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import nres
 from helpers import THETA, Faller, Spiral, Wave, spiral_theta, z_scores
 from nres.estimators.backprop import even_segment
+from nres.noise import draw_signs
 from numpy_pool import NumpyPool
 from test_contract import DIFFERENTIATING
 from test_identities import assert_same, gradients
@@ -95,7 +98,8 @@ def test_segments_divide_the_horizon_where_they_can():
     for horizon in range(1, 500):
         segment = even_segment(horizon)
         assert horizon**0.5 / 2 - 1 <= segment <= 2 * horizon**0.5 + 1
-        assert -horizon % segment < segment
+        near = range(max(1, int(horizon**0.5) // 2), int(horizon**0.5) + 1)
+        assert -horizon % segment <= min(-horizon % other for other in near)
 
 
 def test_memory_of_bptt_grows_with_the_root_of_the_horizon():
@@ -211,6 +215,110 @@ def test_uoro_with_a_state_of_several_types_and_with_none():
         state = estimator.estimate(theta, state).state
 
 
+@pytest.mark.parametrize("window", [3, 4])
+def test_uoro_is_its_pseudocode(window, x64):
+    """Tallec and Ollivier's algorithm, a loop over steps with explicit Jacobians."""
+    system, theta = Well(), WELL.astype(jnp.float64)
+    estimator = nres.UORO(system, window=window, workers=1)
+    state = estimator.init(theta, KEY)
+    while state.workers.start[0] > 0:
+        state = estimator.estimate(theta, state).state
+    key, episode = state.workers.key, state.workers.episode
+
+    def signs(number):
+        drawn = draw_signs(key, episode * (system.horizon + 1) + number, jnp.zeros(2))
+        return np.asarray(drawn)[0]
+
+    def balanced(s, th):
+        lengths = np.linalg.norm(s), np.linalg.norm(th)
+        if 0 in lengths:
+            return 0 * s, 0 * th
+        ratio = np.sqrt(lengths[1] / lengths[0])
+        return s * ratio, th / ratio
+
+    t_as = functools.partial(jnp.asarray, dtype=jnp.int32)
+    nu = signs(0)
+    s, th = balanced(nu, nu @ np.asarray(jax.jacobian(system.init)(theta, KEY)))
+    point = system.init(theta, KEY)
+    for first in range(0, system.horizon, window):
+        total = np.zeros(2)
+        for t in range(first, min(first + window, system.horizon)):
+            step = functools.partial(system.step, t=t_as(t), key=KEY)
+            (by_state, loss_by_state), (by_theta, loss_by_theta) = (
+                jax.jacobian(step, argnums=i)(point, theta) for i in (0, 1)
+            )
+            total += (np.asarray(loss_by_state) @ s) * th + np.asarray(loss_by_theta)
+            nu = signs(t + 1)
+            old = balanced(np.asarray(by_state) @ s, th)
+            new = balanced(nu, nu @ np.asarray(by_theta))
+            s, th = old[0] + new[0], old[1] + new[1]
+            point, _ = step(point, theta)
+        estimate = estimator.estimate(theta, state)
+        state = estimate.state
+        windows = -(-system.horizon // window)
+        np.testing.assert_allclose(estimate.grad, total * windows / system.horizon, rtol=1e-10)
+
+
+class Exploding(nres.System):
+    """Finite losses with derivatives that overflow from a certain step on."""
+
+    horizon: int = 12
+    quiet: int = 0
+
+    def init(self, theta, key):
+        return theta
+
+    def step(self, state, theta, t, key):
+        factor = jnp.where(t < self.quiet, 1.0, 1e15)
+        return jnp.sin(factor * state + theta), jnp.sum(state)
+
+
+@pytest.mark.parametrize("name", ["TBPTT", "DODGE", "UORO"])
+def test_an_explosion_ends_with_its_episode(name):
+    theta, estimator = jnp.array([0.1, 0.2]), DIFFERENTIATING[name](Exploding(quiet=8))
+    state = estimator.init(theta, KEY)
+    for _ in range(7):
+        estimate = estimator.estimate(theta, state)
+        state = estimate.state
+        finite = np.isfinite(estimate.info.contribution_norm)
+        np.testing.assert_array_equal(finite, estimate.info.window_start < 8)
+
+
+def test_complex_states_are_refused_by_uoro():
+    class Phase(nres.System):
+        horizon: int = 4
+
+        def init(self, theta, key):
+            return jax.lax.complex(theta[0], theta[0])
+
+        def step(self, state, theta, t, key):
+            return state * state, state.real
+
+    with pytest.raises(ValueError, match="UORO needs real states"):
+        nres.UORO(Phase(), window=2, workers=1).init(jnp.ones(1), KEY)
+
+
+def test_masks_do_not_multiply_memory():
+    """Backpropagation keeps masks, not a copy of theta for every step that may be masked."""
+
+    class Large(nres.System):
+        horizon: int = 100
+
+        def init(self, theta, key):
+            return jnp.zeros(())
+
+        def step(self, state, theta, t, key):
+            state = jnp.tanh(state + jnp.sum(theta))
+            return state, state**2, state > 2
+
+    theta = jnp.ones(10_000)
+    estimator = nres.BPTT(Large(), checkpoint_every=100)
+    state = estimator.init(theta, KEY)
+    run = jax.jit(lambda theta, state: estimator.estimate(theta, state).grad)
+    plan = run.lower(theta, state).compile().memory_analysis()
+    assert plan.temp_size_in_bytes < 40 * theta.nbytes
+
+
 def test_uoro_without_any_influence_is_zero_not_nan():
     class Deaf(nres.System):
         horizon: int = 4
@@ -234,18 +342,6 @@ every_method = pytest.mark.parametrize("make", DIFFERENTIATING.values(), ids=DIF
 def test_black_boxes_are_refused(make):
     with pytest.raises(TypeError, match=r"NumpyPool is a black box.*nres\.NRES\(pool"):
         make(NumpyPool(Wave()))
-
-
-class Exploding(nres.System):
-    """Finite losses with derivatives that overflow."""
-
-    horizon: int = 12
-
-    def init(self, theta, key):
-        return theta
-
-    def step(self, state, theta, t, key):
-        return jnp.sin(1e10 * state), jnp.sum(state)
 
 
 @every_method

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import z_scores
-from nres.noise import draw, threefry
+from nres.noise import draw, draw_signs, threefry
 
 KEYS = jax.random.split(jax.random.key(0), 400)
 
@@ -51,3 +51,17 @@ def test_keys_of_another_generator():
     rows = np.asarray(draw(keys, jnp.zeros(50, jnp.int32), jnp.ones(50), jnp.zeros(40)))
     assert abs(z_scores(rows.ravel() ** 2, 1)) < 4
     assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_signs_are_fair_and_independent():
+    like = {"a": jnp.zeros((2, 3)), "b": jnp.zeros((), jnp.float16)}
+    rows = draw_signs(KEYS, jnp.arange(400), like)
+    assert rows["a"].shape == (400, 2, 3)
+    assert rows["b"].dtype == jnp.float16
+    flat = np.concatenate([np.reshape(x, (400, -1)).astype(float) for x in rows.values()], axis=1)
+    assert set(np.unique(flat)) == {-1.0, 1.0}
+    assert np.abs(z_scores(flat, 0)).max() < 4
+    products = np.einsum("ni,nj->nij", flat, flat)[:, *np.triu_indices(7, 1)]
+    assert np.abs(z_scores(products, 0)).max() < 4
+    np.testing.assert_array_equal(draw_signs(KEYS, jnp.arange(400), like)["a"], rows["a"])
+    assert (draw_signs(KEYS, jnp.arange(1, 401), like)["a"] != rows["a"]).any()

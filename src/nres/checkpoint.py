@@ -116,7 +116,8 @@ class Checkpoints:
             if _checksum(leaf) != expected["crc32"]:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
         templates, structure = jax.tree.flatten(like)
-        values = [_from_host(v, t) for v, t in zip(leaves, templates, strict=True)]
+        saved = description["leaves"]
+        values = [_from_host(*each) for each in zip(leaves, templates, saved, strict=True)]
         return jax.tree.unflatten(structure, values), description["facts"]
 
     def _description(self, update: int) -> dict[str, Any]:
@@ -169,12 +170,11 @@ def _to_host(leaf: Any) -> np.ndarray:
     return np.array(jax.random.key_data(leaf) if eqx.is_array(leaf) and _is_key(leaf) else leaf)
 
 
-def _from_host(value: np.ndarray, like: Any) -> Any:
+def _from_host(value: np.ndarray, like: Any, saved: dict[str, Any]) -> Any:
     if isinstance(like, np.ndarray):
         return value
-    if _is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(like))
-    return jnp.asarray(value)
+    array = jnp.asarray(value)
+    return jax.random.wrap_key_data(array, impl=saved["key"]) if "key" in saved else array
 
 
 def _checksum(leaf: np.ndarray) -> int:
@@ -193,6 +193,8 @@ def _describe(tree: PyTree, leaves: list[np.ndarray] | None = None) -> list[dict
         }
         if leaves is not None:
             row |= {"stored": str(leaves[i].dtype), "crc32": _checksum(leaves[i])}
+            if eqx.is_array(leaf) and _is_key(leaf):
+                row["key"] = str(jax.random.key_impl(leaf))
         result.append(row)
     return json.loads(json.dumps(result))
 

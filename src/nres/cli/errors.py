@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from nres.checkpoint import CheckpointError
 from nres.estimators import NonFiniteError
@@ -29,5 +30,5 @@ def explained(command: Callable) -> Callable:
 
 
 def _tell(error: Exception) -> None:
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(f"[bold red]Error:[/] {error}", highlight=False, markup=True)
+    message = Text.assemble(("Error: ", "bold red"), str(error))
+    Console(stderr=True, soft_wrap=True).print(message)

@@ -1,5 +1,6 @@
 r"""Backpropagation through time, whole and truncated."""
 
+import functools
 import math
 from typing import Unpack
 
@@ -12,7 +13,31 @@ from nres.estimators.base import weigh
 from nres.estimators.blocks import Carry
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import System
+from nres.system import System, Theta, at_least_single
+
+
+class _Narrowing(System):
+    """A system whose parameters come in a wider dtype than it is written for."""
+
+    system: System
+    like: Theta
+    horizon: int = eqx.field(static=True)
+    absorbing_loss: float = eqx.field(static=True)
+
+    def __init__(self, system: System, like: Theta):
+        self.system = system
+        self.like = jax.eval_shape(lambda: like)
+        self.horizon = system.horizon
+        self.absorbing_loss = system.absorbing_loss
+
+    def init(self, theta, key):
+        return self.system.init(self._narrow(theta), key)
+
+    def step(self, state, theta, t, key):
+        return self.system.step(state, self._narrow(theta), t, key)
+
+    def _narrow(self, theta):
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), theta, self.like)
 
 
 class Backpropagation(Differentiating):
@@ -47,11 +72,15 @@ class Backpropagation(Differentiating):
     def _run(self, theta, update, workers, carry, length):
         state = None if carry is None else carry.pool
 
+        pool = eqx.tree_at(lambda p: p.system, self.pool, _Narrowing(self.pool.system, theta))
+
         def loss_of_each(thetas):
-            loss, *rest = self._unroll(state, thetas, workers, length)
+            loss, *rest = self._unroll(pool, state, thetas, workers, length)
             return loss.sum(), (loss, *rest)
 
-        thetas = for_lanes(theta, workers.start.size)
+        # In single precision at least, as are the sums that make the gradient.
+        wide = jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), theta)
+        thetas = for_lanes(wide, workers.start.size)
         rows, (loss, steps, state) = jax.grad(loss_of_each, has_aux=True)(thetas)
         scale = self.windows / self.horizon
         coefficient = jnp.full_like(loss[0], scale)
@@ -59,21 +88,21 @@ class Backpropagation(Differentiating):
         contributions = weigh(coefficient, rows, loss[0] * scale, steps, theta)
         return None if carry is None else Carry(None, state), contributions
 
-    def _unroll(self, state, thetas, workers, length):
+    def _unroll(self, pool, state, thetas, workers, length):
         """Loss, steps and state of a window, in segments of which only the starts are kept."""
         keys, start = workers.episode_keys(), workers.start
         size, window = self.checkpoint_every, self.window
-        state = self.pool.begin(state, thetas, keys, start)
+        state = pool.begin(state, thetas, keys, start)
         if size == window:
-            result = self.pool.run(state, thetas, keys, start, window, length)
+            result = pool.run(state, thetas, keys, start, window, length)
             return result.loss, result.steps, result.state
         if length is None and window % size:
             length = jnp.full_like(start, window)
 
-        @jax.checkpoint
+        @functools.partial(jax.checkpoint, prevent_cse=False)  # no need to, within a scan
         def segment(state, first):
             left = None if length is None else jnp.clip(length - first, 0, size)
-            result = self.pool.run(state, thetas, keys, start + first, size, left)
+            result = pool.run(state, thetas, keys, start + first, size, left)
             return result.state, (result.loss, result.steps)
 
         firsts = jnp.arange(0, window, size, dtype=start.dtype)
@@ -84,7 +113,8 @@ class Backpropagation(Differentiating):
 class BPTT(Backpropagation):
     r"""Backpropagation through time: the exact gradient of $\frac1T \sum_t L_t$, T steps a worker.
 
-    Useless where the loss is chaotic or discontinuous, which is what the others are for. Memory
+    Exact along the path taken: what a jump of the loss does, or a change of the step at which an
+    episode ends, no derivative sees. And useless where the loss is chaotic. Memory
     is kept in check by recomputation: the states between segments of about √T steps are kept,
     those within a segment are computed again on the way back. So memory grows with √T, at the
     cost of one more forward unroll.

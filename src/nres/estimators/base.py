@@ -290,7 +290,8 @@ def _as_given(length: Int[Array, "workers"], estimator: Estimator) -> Any:
 def _signature(estimator: Estimator, theta: Theta) -> Any:
     """What must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
-    settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
+    names = ("workers", "window", "period", "horizon")
+    settings = tuple((name, getattr(estimator, name)) for name in names if hasattr(estimator, name))
     kind = (type(estimator).__name__, estimator.members, settings)
     return kind, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 

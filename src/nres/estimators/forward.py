@@ -6,12 +6,11 @@ from typing import Unpack
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from nres.estimators.ad import Differentiating, Options, for_lanes
 from nres.estimators.base import check_period, weigh
 from nres.estimators.blocks import Carry
-from nres.estimators.values import squared_norm
 from nres.noise import draw_signs, times_worker, update_noise
 from nres.pools.base import Pool
 from nres.system import System, at_least_single
@@ -25,8 +24,8 @@ class DODGE(Differentiating):
 
     $$ g = \frac{1}{W} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v, $$
 
-    unbiased for the gradient of the loss itself, without smoothing. W steps a worker and
-    estimate, each at about twice the cost of a plain one.
+    unbiased for the gradient that `BPTT` computes, of the loss itself, without smoothing. W steps
+    a worker and estimate, each at two to three times the cost of a plain one.
 
     ```python
     estimator = nres.DODGE(system, window=100, workers=200)
@@ -114,9 +113,10 @@ class UORO(Differentiating):
     $$ \Big(\frac{\partial L_t}{\partial s} \tilde s\Big)\,\tilde\theta
        + \frac{\partial L_t}{\partial\theta}, $$
 
-    unbiased for the gradient of the loss itself. W steps a worker and estimate.
+    unbiased for the gradient that `BPTT` computes. W steps a worker and estimate.
 
-    Parts of the state that are not floating-point, counters or keys, are carried as they are.
+    Parts of the state that are not floating-point, counters or keys, are carried as they are;
+    complex ones are refused.
 
     ```python
     estimator = nres.UORO(system, window=100, workers=200)
@@ -135,6 +135,8 @@ class UORO(Differentiating):
     def _begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)
         state = self.pool.begin(None, thetas, workers.episode_keys(), workers.start)
+        if any(jnp.iscomplexobj(x) for x in jax.tree.leaves(_zeros(state))):
+            raise ValueError("UORO needs real states: give real and imaginary parts separately.")
         return Carry(None, (state, _zeros(state), _zeros(thetas)))
 
     def _run(self, theta, update, workers, carry, length):
@@ -189,7 +191,9 @@ def _transition(function, carry, thetas, signs):
     (pulled,) = pull((nu, jnp.zeros_like(loss)))
     (direct,) = pull((_zeros(floats), jnp.ones_like(loss)))
     row = jax.tree.map(
-        lambda x, d: x + d.astype(x.dtype), jax.vmap(times_worker)(slope, th), direct
+        lambda x, d: _unless(slope == 0, x) + d.astype(x.dtype),
+        jax.vmap(times_worker)(slope, th),
+        direct,
     )
     s, th = jax.tree.map(jnp.add, _balance(moved, th), _balance(nu, pulled))
     return (eqx.combine(floats, rest), s, th), row, loss, *aux
@@ -206,17 +210,26 @@ def _balance(s: PyTree, th: PyTree) -> tuple[PyTree, PyTree]:
 
     def scale(factor, tree):
         def scale_leaf(x):
-            f, e = (jnp.expand_dims(y, range(2, x.ndim)) for y in (factor, empty))
-            return jnp.where(e, 0, f.astype(x.dtype) * x)
+            return _unless(empty, jnp.expand_dims(factor, range(2, x.ndim)).astype(x.dtype) * x)
 
         return jax.tree.map(scale_leaf, tree)
 
     return scale(ratio, s), scale(1 / ratio, th)
 
 
+def _unless(condition: Bool[Array, "members workers"], x: Array) -> Array:
+    """Zero in some lanes, even where what an old episode left there is not finite."""
+    return jnp.where(jnp.expand_dims(condition, range(2, x.ndim)), 0, x)
+
+
 def _length(tree: PyTree) -> Float[Array, "members workers"]:
-    """The Euclidean norm in each lane."""
-    return jnp.sqrt(jax.vmap(jax.vmap(squared_norm))(tree))
+    """The Euclidean norm in each lane, wherever it is finite."""
+    leaves = [x.reshape(*x.shape[:2], -1) for x in jax.tree.leaves(tree)]
+    leaves = [x.astype(at_least_single(x.dtype)) for x in leaves if x.size]
+    largest = functools.reduce(jnp.maximum, [jnp.abs(x).max(axis=2) for x in leaves])
+    scale = jnp.where(largest > 0, largest, 1)
+    squares = [jnp.sum((x / scale[..., None]) ** 2, axis=2) for x in leaves]
+    return largest * jnp.sqrt(functools.reduce(jnp.add, squares))
 
 
 def _zeros(tree: PyTree) -> PyTree:

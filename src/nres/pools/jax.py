@@ -105,6 +105,8 @@ class JaxPool(eqx.Module):
 
     def _begin_one(self, lane, theta, key, start):
         system = self.system
+        if lane is not None:
+            theta = _shield(start == 0, theta)
         fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
         ends = len(jax.eval_shape(system.step, fresh, theta, start, key)) == 3
         fresh = _Lane(fresh, jnp.zeros((), bool) if ends else None)
@@ -141,7 +143,7 @@ class JaxPool(eqx.Module):
 
         total = jnp.zeros((), at_least_single(step_shape[1].dtype))
         taken = jnp.zeros((), jnp.int32)
-        unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes)
+        unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes, window)
         steps = jnp.arange(window, dtype=start.dtype)
         scan = _scan_packed if _packs(lane.state, total) else jax.lax.scan
         (lane, total, taken), _ = scan(body, (lane, total, taken), steps, unroll=unroll)
@@ -163,14 +165,21 @@ def _shield(active: Array | None, tree: PyTree) -> PyTree:
     A masked step's result is not used, but its derivative may be infinite all the same, and zero
     times that would be NaN.
     """
-
     if active is None:
         return tree
+    return jax.tree.map(lambda x: _cut(active, x) if eqx.is_inexact_array(x) else x, tree)
 
-    def cut(x):
-        return jnp.where(active, x, jax.lax.stop_gradient(x)) if eqx.is_inexact_array(x) else x
 
-    return jax.tree.map(cut, tree)
+# Not `jnp.where(active, x, stop_gradient(x))`: of that, backpropagation keeps a copy for each step.
+@jax.custom_jvp
+def _cut(active, x):
+    return x
+
+
+@_cut.defjvp
+def _cut_jvp(primals, tangents):
+    active, x = primals
+    return x, jnp.where(active, tangents[1], jnp.zeros_like(tangents[1]))
 
 
 def _packs(state: PyTree, total: Array) -> bool:
@@ -200,7 +209,7 @@ def _scan_packed(body, carry, steps, unroll):
     return unpack(packed), None
 
 
-def default_unroll(equations: int, lanes: int) -> int:
+def default_unroll(equations: int, lanes: int, window: int) -> int:
     """How many steps of a system to compile into one iteration of the scan.
 
     Measured on Lorenz, whose step has 20 operations. A CPU gains little from more than two. On a
@@ -211,10 +220,15 @@ def default_unroll(equations: int, lanes: int) -> int:
 
     - `equations`: the size of one step, in operations of its jaxpr.
     - `lanes`: how many unrolls run in the batch.
+    - `window`: how many steps there are. A divisor of it is taken where one is near: what is left
+        over would be compiled again, and doubles the memory of backpropagation.
     """
     if jax.default_backend() == "cpu":
-        return 2 if equations <= 200 else 1
-    return max(1, min(50 if lanes < 2**19 else 25, 2500 // max(1, equations)))
+        best = 2 if equations <= 200 else 1
+    else:
+        best = max(1, min(50 if lanes < 2**19 else 25, 2500 // max(1, equations)))
+    near = [n for n in range(-(-best // 2), best + 1) if window % n == 0]
+    return near[-1] if near else best
 
 
 def _count_equations(jaxpr: Any) -> int:

@@ -50,8 +50,12 @@ class Run:
         """A new folder with `config.json`. Nothing that exists is touched."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "holds a run already" if (path / "config.json").exists() else "is not empty"
-            raise RunError(f"{path} {what}: choose another folder, or continue it: nres resume.")
+            if (path / "config.json").exists():
+                raise RunError(
+                    f"{path} holds a run already: choose another folder, or go on with that one: "
+                    f"nres resume {path}"
+                )
+            raise RunError(f"{path} exists and is not an empty folder: choose another one.")
         config = {
             "settings": settings.to_json(),
             "fingerprint": fingerprint(problem),

@@ -1,13 +1,14 @@
 """What a run is to do, as data: enough to repeat it, and checked before anything is computed."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import jax
@@ -143,6 +144,8 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     given = {name: value for name, value in given.items() if value is not None}
     if method not in METHODS:
         raise SettingsError(_unknown("method", method, METHODS))
+    if system not in SYSTEMS:
+        system = _user_class(system)[0]
     if given.get("optimizer", "sgd") not in OPTIMIZERS:
         raise SettingsError(_unknown("optimizer", given["optimizer"], OPTIMIZERS))
     takes = METHODS[method].takes
@@ -249,7 +252,7 @@ def build(settings: Settings) -> Problem:
 
 def load_system(name: str, options: dict[str, Any]) -> Any:
     """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
-    make = SYSTEMS[name].make if name in SYSTEMS else _user_class(name)
+    make = SYSTEMS[name].make if name in SYSTEMS else _user_class(name)[1]
     try:
         system = make(**options)
     except TypeError as error:
@@ -262,7 +265,8 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
     return system
 
 
-def _user_class(name: str) -> Any:
+def _user_class(name: str) -> tuple[str, Any]:
+    """The class that a name of the user's stands for, and the name wherever one may be."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
         raise SettingsError(
@@ -271,18 +275,11 @@ def _user_class(name: str) -> Any:
         )
     try:
         if where.endswith(".py"):
-            path = Path(where).resolve()
-            if not path.is_file():
-                raise SettingsError(f"there is no file {where}.")
-            module_name = f"nres_user_{path.stem}"
-            spec = importlib.util.spec_from_file_location(module_name, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[module_name] = module
-            spec.loader.exec_module(module)
+            where = str(Path(where).resolve())
+            module = _load_file(Path(where))
         else:
-            module = importlib.import_module(where)
+            with _importable(Path.cwd()):
+                module = importlib.import_module(where)
     except SettingsError:
         raise
     except Exception as error:
@@ -290,7 +287,30 @@ def _user_class(name: str) -> Any:
     if not hasattr(module, attribute):
         classes = [n for n, v in vars(module).items() if isinstance(v, type)]
         raise SettingsError(_unknown(f"class in {where}", attribute, classes))
-    return getattr(module, attribute)
+    return f"{where}:{attribute}", getattr(module, attribute)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}.")
+    name = f"nres_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with _importable(path.parent):  # it may import its neighbours
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _unknown(kind: str, name: str, known: Any) -> str:
