@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import cost
+import display
 import memory
 import startup
 import throughput
@@ -56,6 +57,8 @@ def main() -> None:
     show("Memory of an NRES estimate, bytes", results["memory"])
     results["cost"] = cost.run(arguments.quick)
     show("One estimate, in plain unrolls of as many steps", results["cost"])
+    results["display"] = display.run(arguments.quick)
+    show("Looking at a run, seconds", [results["display"]])
     results["startup_seconds"] = startup.run(arguments.quick)
     show("Start-up, seconds", [results["startup_seconds"]])
     with replacing(arguments.out / f"{jax.default_backend()}.json") as partial:

@@ -1,5 +1,6 @@
 """The command line and the benchmarks, as they are run."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,20 +10,22 @@ from typer.testing import CliRunner
 
 from helpers import as_users_run
 from nres.cli import app
+from nres.experiments.presets import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
-    demo = sys.modules["nres.cli.demo"]
-    monkeypatch.setattr(demo, "UPDATES", dict.fromkeys(demo.UPDATES, 3))
+    lorenz = SYSTEMS["lorenz"]
+    short = {name: dataclasses.replace(p, updates=3) for name, p in lorenz.presets.items()}
+    monkeypatch.setitem(SYSTEMS, "lorenz", dataclasses.replace(lorenz, presets=short))
     out = tmp_path / "new" / "folder"
     with as_users_run():
         result = CliRunner().invoke(app, ["demo", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     methods = json.loads((out / "demo.json").read_text())["methods"]
-    assert [row["method"] for row in methods] == list(demo.UPDATES)
+    assert [row["method"].lower() for row in methods] == list(lorenz.presets)
     assert len(methods) == 9
     for row in methods:
         assert row["method"] in result.output
@@ -51,4 +54,5 @@ def test_benchmarks_run(tmp_path):
     assert {"nres", "floor"} <= {row["implementation"] for row in results["throughput"]}
     assert results["memory"][0]["peak_bytes"] > 0
     assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
+    assert results["display"]["plain"] > 0
     assert results["startup_seconds"]["total"] > 0

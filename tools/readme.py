@@ -76,6 +76,33 @@ def cost() -> str:
     )
 
 
+def display() -> str:
+    return f"{load('bench/cpu.json')['display']['display_cost']:.1%}"
+
+
+def metrics() -> str:
+    return f"{load('bench/cpu.json')['display']['metrics_cost']:.1%}"
+
+
+def level() -> str:
+    return f"{load('compare/comparison.json')['level']:.1f}"
+
+
+def comparison() -> str:
+    axes = ["update", "sequential_steps", "total_steps", "seconds"]
+    rows = [
+        [
+            row["method"],
+            f"{row['final']:.1f}",
+            f"{row['best']:.1f}",
+            *("never" if r is None else f"{r:.2f}" for r in map(row["times_longer"].get, axes)),
+        ]
+        for row in load("compare/comparison.json")["methods"]
+    ]
+    times = [f"× {axis.replace('_', ' ').replace('update', 'updates')}" for axis in axes]
+    return table(["method", "at the end", "at best", *times], rows)
+
+
 def startup() -> str:
     return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
 
@@ -98,8 +125,11 @@ def demo() -> str:
     return table([*heading, "test loss", "distance to truth"], rows)
 
 
+PARTS = (throughput, memory, cost, display, metrics, level, comparison, startup, demo)
+
+
 def filled(text: str) -> str:
-    for part in (throughput, memory, cost, startup, demo):
+    for part in PARTS:
         pattern = rf"(<!-- {part.__name__} -->).*?(<!-- end -->)"
         replacement = rf"\g<1>{part()}\g<2>"
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)

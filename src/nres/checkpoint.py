@@ -57,8 +57,12 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        try:
+            self._manager.close()
+        except Exception:
+            if kind is None:  # else what happened first is what matters
+                raise
 
     def updates(self) -> list[int]:
         """The updates of which there is a complete checkpoint."""
@@ -70,7 +74,8 @@ class Checkpoints:
         facts = {"format": FORMAT, "leaves": _describe(tree, leaves), "facts": facts}
         args = self._ocp.args
         parts = {
-            "arrays": args.StandardSave({str(i): leaf for i, leaf in enumerate(leaves)}),
+            # Orbax does not save arrays without elements; their shapes are among the facts.
+            "arrays": args.StandardSave({str(i): x for i, x in enumerate(leaves) if x.size}),
             "facts": args.JsonSave(facts),
         }
         try:
@@ -101,17 +106,18 @@ class Checkpoints:
         self._check_structure(update, description["leaves"], like)
         args = self._ocp.args
         # The checkpoint itself says what is to be read: it is checked below.
-        shapes = {
-            str(i): np.empty(leaf["shape"], jnp.dtype(leaf["stored"]))
-            for i, leaf in enumerate(description["leaves"])
-        }
+        empty = [
+            np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
+            for leaf in description["leaves"]
+        ]
+        shapes = {str(i): leaf for i, leaf in enumerate(empty) if leaf.size}
         try:
             restored = self._manager.restore(
                 update, args=args.Composite(arrays=args.StandardRestore(shapes))
             )
         except Exception as error:
             raise self._damaged(update, _reason(error)) from error
-        leaves = [np.asarray(restored["arrays"][str(i)]) for i in range(len(shapes))]
+        leaves = [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
         for leaf, expected in zip(leaves, description["leaves"], strict=True):
             if _checksum(leaf) != expected["crc32"]:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
@@ -192,7 +198,8 @@ def _describe(tree: PyTree, leaves: list[np.ndarray] | None = None) -> list[dict
             "dtype": str(shaped.dtype),
         }
         if leaves is not None:
-            row |= {"stored": str(leaves[i].dtype), "crc32": _checksum(leaves[i])}
+            row |= {"stored": str(leaves[i].dtype), "stored_shape": list(leaves[i].shape)}
+            row["crc32"] = _checksum(leaves[i])
             if eqx.is_array(leaf) and _is_key(leaf):
                 row["key"] = str(jax.random.key_impl(leaf))
         result.append(row)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from nres.files import replacing
 from nres.runs.compare import AXES, Curve
@@ -86,6 +87,8 @@ def _log_if_positive(panel: Axes) -> None:
     values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
     if values and np.nanmin(np.concatenate(values)) > 0:
         panel.set_yscale("log")
+        for choose in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+            choose(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
 
 
 def _save(figure: Figure, path: Path) -> None:

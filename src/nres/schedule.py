@@ -25,7 +25,7 @@ class Piecewise:
     """From which update on it has which value."""
 
     @classmethod
-    def parse(cls, text: str | float) -> "Piecewise":
+    def parse(cls, text: str | float | int) -> "Piecewise":
         """Read `"VALUE"` or `"VALUE,UPDATE:VALUE,..."`."""
         first, *rest = str(text).split(",")
         try:

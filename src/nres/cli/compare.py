@@ -144,7 +144,7 @@ def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) ->
 def _summarise(runs: dict[str, list[Run]]) -> dict[str, Any]:
     reference = "nres" if "nres" in runs else next(iter(runs))
     drawn = curves(runs)
-    level, ratios = slowdowns(drawn, reference)
+    level, ratios = slowdowns(runs, reference)
     rows = []
     for method, group in runs.items():
         last = [run.metrics for run in group]
@@ -186,7 +186,8 @@ def _table(summary: dict[str, Any]) -> Table:
         f"{summary['level']:.4g}, which it reaches early"
     )
     table.add_column("method")
-    for heading in ("at the end", "at best", *(f"× {name}" for name in AXES.values())):
+    headings = ("updates", "sequential steps", "total steps", "seconds")
+    for heading in ("at the end", "at best", *(f"× {name}" for name in headings)):
         table.add_column(heading, justify="right")
     for row in summary["methods"]:
         ratios = (row["times_longer"][axis] for axis in AXES)

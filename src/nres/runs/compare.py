@@ -26,11 +26,6 @@ class Curve:
     low: np.ndarray
     high: np.ndarray
 
-    def first_at_most(self, level: float) -> float:
-        """Where the mean is first as low as a level; infinite if it never is."""
-        reached = np.flatnonzero(self.mean <= level)
-        return float(self.x[reached[0]]) if reached.size else math.inf
-
 
 def headline(run: Run) -> str:
     """The evaluation that is compared: the first one a system reports."""
@@ -40,17 +35,20 @@ def headline(run: Run) -> str:
     return names[0]
 
 
+def evaluations(run: Run, axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where on one of `AXES` a run was evaluated, and with what result."""
+    metrics = run.metrics
+    y = metrics[headline(run)]
+    known = np.isfinite(y)
+    return metrics[axis][known].astype(float), y[known]
+
+
 def curve(runs: Sequence[Run], axis: str) -> Curve:
     """The evaluations of runs that differ in their seed, over one of `AXES`.
 
     Seeds are brought to the same points by linear interpolation, as far as all of them got.
     """
-    points = []
-    for run in runs:
-        metrics = run.metrics
-        y = metrics[headline(run)]
-        known = np.isfinite(y)
-        points.append((metrics[axis][known].astype(float), y[known]))
+    points = [evaluations(run, axis) for run in runs]
     end = min(x[-1] for x, _ in points)
     begin = max(x[0] for x, _ in points)
     longest = max((x for x, _ in points), key=len)
@@ -64,27 +62,37 @@ def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Curve]]:
     return {method: {axis: curve(group, axis) for axis in AXES} for method, group in runs.items()}
 
 
-def early_level(curves: Mapping[str, Mapping[str, Curve]], method: str) -> float:
-    """The best that a method reaches in the first third of its updates, on the mean over seeds."""
-    own = curves[method]["update"]
-    early = own.x <= own.x[0] + (own.x[-1] - own.x[0]) / 3
-    return float(own.mean[early].min())
+def early_level(runs: Sequence[Run]) -> float:
+    """A level that every one of the runs reaches in the first half of its updates."""
+    levels = []
+    for run in runs:
+        x, y = evaluations(run, "update")
+        levels.append(y[x <= x[0] + (x[-1] - x[0]) / 2].min())
+    return float(max(levels))
+
+
+def reached(runs: Sequence[Run], level: float, axis: str) -> float:
+    """Where a level is first reached: the median over seeds; infinite if most never get there."""
+    first = []
+    for run in runs:
+        x, y = evaluations(run, axis)
+        first.append(x[y <= level][0] if (y <= level).any() else math.inf)
+    return float(np.sort(first)[len(first) // 2])
 
 
 def slowdowns(
-    curves: Mapping[str, Mapping[str, Curve]], reference: str
+    runs: Mapping[str, Sequence[Run]], reference: str
 ) -> tuple[float, dict[str, dict[str, float]]]:
-    """How many times longer each method takes to `early_level` of the reference, on each axis.
+    """How many times longer each method takes than a reference to what that reaches early.
 
     **Returns:** the level, and the ratios by method and axis; infinite where a method never
     gets there.
     """
-    level = early_level(curves, reference)
-    ratios = {}
-    for method, by_axis in curves.items():
-        ratios[method] = {
-            axis: by_axis[axis].first_at_most(level)
-            / max(curves[reference][axis].first_at_most(level), 1e-12)
+    level = early_level(runs[reference])
+    return level, {
+        method: {
+            axis: reached(group, level, axis) / max(reached(runs[reference], level, axis), 1e-12)
             for axis in AXES
         }
-    return level, ratios
+        for method, group in runs.items()
+    }

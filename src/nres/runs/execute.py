@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nres.checkpoint import Checkpoints
+from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.values import Steps
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.metrics import MetricsWriter, cut_metrics
@@ -131,8 +131,12 @@ class _Keeper:
     def __enter__(self) -> "_Keeper":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.metrics.close()
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        try:
+            self.metrics.close()
+        except OSError:
+            if kind is None:  # else what happened first is what matters
+                raise
 
     def add(self, progress: Progress) -> None:
         with self._explaining():
@@ -157,20 +161,22 @@ class _Keeper:
             "seconds": state.seconds,
             "pending": self.metrics.pending,
         }
-        self.checkpoints.save(state.update, tree, facts)
+        with self._explaining():
+            self.checkpoints.save(state.update, tree, facts)
         self.saved_update, self.saved_time = state.update, time.monotonic()
 
     def wait(self) -> None:
-        self.checkpoints.wait()
+        with self._explaining():
+            self.checkpoints.wait()
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             raise RunError(
-                f"metrics cannot be written to {self.run.metrics_file}: {error.strerror}. The run "
-                f"can be continued from its newest checkpoint: nres resume {self.run.path}."
+                f"{self.run.path} cannot be written to: {error}. The run can be continued from its "
+                f"newest checkpoint: nres resume {self.run.path}"
             ) from error
 
 

@@ -205,7 +205,7 @@ def _without_preset(system: str, method: str, given: dict[str, Any]) -> dict[str
     return dataclasses.asdict(common)
 
 
-def _schedule(name: str, value: str | float | None) -> str | None:
+def _schedule(name: str, value: str | float | int | None) -> str | None:
     if value is None:
         return None
     try:

@@ -1,0 +1,59 @@
+"""What looking at a run costs: wall-clock of training with and without display and run folder."""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+import nres
+from nres import runs
+from nres.cli.display import Display
+
+
+def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
+    """Seconds from the first update to the last of NRES on Lorenz; medians over rounds."""
+    updates = 200 if quick else 20_000
+    # Neither has evaluations or checkpoints within the time that is measured.
+    common = {"updates": updates, "eval_every": updates, "checkpoint_seconds": 1e6}
+    settings = runs.resolve("lorenz", "nres", **common)
+    problem = runs.build(settings)
+
+    def train(callback=None) -> float:
+        began = time.perf_counter()
+        result = nres.train(
+            problem.estimator,
+            problem.optimizer,
+            problem.theta,
+            updates=updates,
+            key=problem.key,
+            callback=callback,
+        )
+        return time.perf_counter() - began - result.history.setup_time
+
+    def displayed() -> float:
+        with (
+            Path("/dev/null").open("w") as nowhere,
+            Display(Console(file=nowhere, force_terminal=True, width=120), "nres") as display,
+        ):
+            return train(display)
+
+    def logged() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            metrics = runs.metrics.MetricsWriter(Path(folder) / "m", settings.log_every)
+            seconds = train(metrics.add)
+            metrics.close()
+        return seconds
+
+    train()
+    times: dict[str, list[float]] = {"plain": [], "display": [], "metrics": []}
+    for _ in range(1 if quick else rounds):
+        times["plain"].append(train())
+        times["display"].append(displayed())
+        times["metrics"].append(logged())
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return medians | {
+        "display_cost": medians["display"] / medians["plain"] - 1,
+        "metrics_cost": medians["metrics"] / medians["plain"] - 1,
+    }

@@ -1,0 +1,250 @@
+"""The command line as it is used: in processes that are interrupted, killed and resumed."""
+
+import json
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from helpers import as_users_run
+from nres import runs
+from nres.cli import app
+
+ROOT = Path(__file__).parent.parent
+BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
+# Long enough to be killed several times; checkpoints all the time, so that some are cut off.
+LONG = ["--sigma", "0.1", "--lr", "0.01", "--window", "50", "--workers", "64"]
+LONG += ["--updates", "3000", "--eval-every", "500", "--log-every", "7"]
+LONG += ["--checkpoint-seconds", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Processes share what they compile: each would spend most of its life on that."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    return os.environ | cache | {"COLUMNS": "200"}
+
+
+def start(arguments, environment, **options):
+    command = [sys.executable, "-m", "nres", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+    return subprocess.Popen(command, env=environment, **pipes)
+
+
+def finish(process, timeout=120):
+    output, errors = process.communicate(timeout=timeout)
+    return process.returncode, output, errors
+
+
+def until_training(process, path):
+    """Wait until the run has made its first updates."""
+    deadline = time.monotonic() + 120
+    metrics = path / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") > 1):
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(f"did not begin: {finish(process)}")
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, environment):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    code, output, errors = finish(start(["train", BOUNCER, *LONG, "--out", str(out)], environment))
+    assert code == 0, errors
+    assert "3,000 of 3,000 updates" in output
+    assert (out / "figure.png").read_bytes().startswith(b"\x89PNG")
+    return runs.Run.open(out)
+
+
+def assert_same(run, other):
+    """Bit for bit."""
+    theta, expected = (np.asarray(r.theta()["velocity"]) for r in (run, other))
+    assert theta.tobytes() == expected.tobytes()
+    mine, theirs = run.metrics, other.metrics
+    assert mine.keys() == theirs.keys()
+    for name in mine.keys() - {"seconds"}:
+        assert mine[name].tobytes() == theirs[name].tobytes(), name
+
+
+def test_a_run_that_is_killed_again_and_again(tmp_path, environment, uninterrupted):
+    """SIGKILL at random moments, checkpoints under way or not, until the run is complete."""
+    chance, out = random.Random(1), tmp_path / "run"
+    process = start(["train", BOUNCER, *LONG, "--out", str(out)], environment)
+    kills = 0
+    while kills < 5:
+        until_training(process, out)
+        time.sleep(chance.uniform(0, 0.25))
+        process.kill()
+        finish(process)
+        kills += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+        process = start(["resume", str(out)], environment)
+    code, _, errors = finish(process)
+    assert code == 0, errors
+    assert kills >= 2
+    assert_same(runs.Run.open(out), uninterrupted)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_end(which, tmp_path, environment, uninterrupted):
+    out = tmp_path / "run"
+    process = start(["train", BOUNCER, *LONG, "--out", str(out)], environment)
+    until_training(process, out)
+    process.send_signal(which)
+    code, output, errors = finish(process)
+    assert code == 128 + which, errors
+    assert f"nres resume {out}" in output
+    assert "Traceback" not in errors
+    made = int(runs.Run.open(out).metrics["update"][-1])
+    assert 0 < made < 3000
+    code, output, errors = finish(start(["resume", str(out), "--quiet"], environment))
+    assert (code, output) == (0, ""), errors
+    assert_same(runs.Run.open(out), uninterrupted)
+
+
+def test_the_display_of_a_terminal(tmp_path, environment):
+    leader, follower = pty.openpty()
+    arguments = ["train", BOUNCER, *LONG, "--updates", "6000", "--out", str(tmp_path / "run")]
+    process = start(
+        arguments, environment | {"TERM": "xterm"}, stdout=follower, stderr=follower, text=False
+    )
+    os.close(follower)
+    screen = b""
+    while True:
+        try:
+            data = os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not data:
+            break
+        screen += data
+    os.close(leader)
+    assert process.wait(60) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.decode())
+    assert "nres on " in text.splitlines()[0]
+    assert "compiling" in text.splitlines()[0]
+    assert "6,000/6,000" in text
+    assert re.search(r"[\d,]+ updates/s, \d\.\de\+\d+ steps/s", text)
+    assert re.search(r"loss [\d.]+, best [\d.]+", text)
+    assert re.search(r"\d:\d\d left", text)
+
+
+def invoke(*arguments):
+    with as_users_run():
+        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+
+
+def test_without_a_terminal_there_is_no_display(uninterrupted, tmp_path):
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 4, "--set", "horizon=30"]
+    result = invoke("train", BOUNCER, *short, "--out", tmp_path / "run", "--tensorboard")
+    assert result.exit_code == 0, result.output
+    assert "compiling" not in result.output
+    assert f"Run: {tmp_path / 'run'}" in result.output
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_looking_at_a_run(uninterrupted, tmp_path):
+    path = uninterrupted.path
+    shown = invoke("show", path)
+    assert shown.exit_code == 0
+    for words in ("Bouncer", "3,000 of 3,000", "best", "jax"):
+        assert words in shown.output
+    evaluated = invoke("evaluate", path, "--episodes", 10)
+    assert evaluated.exit_code == 0
+    final = uninterrupted.metrics["eval/loss"][-1]
+    assert f"loss: {final:.5g}" in evaluated.output
+    assert invoke("plot", path, path, "--out", tmp_path / "two.png").exit_code == 0
+    assert (tmp_path / "two.png").exists()
+    refused = invoke("plot", path, "--out", tmp_path / "two.txt")
+    assert refused.exit_code == 1
+    assert "must end in .png" in refused.stderr
+
+
+def test_list():
+    result = invoke("list")
+    assert result.exit_code == 0
+    for words in ("lorenz", "nres", "uoro", "1e-5,1000:1e-6", "adam"):
+        assert words in result.output
+
+
+SMALL = ["--seeds", 2, "--set", "horizon=30", "--sigma", 0.1, "--lr", 0.01, "--workers", 4]
+
+
+def test_compare(tmp_path):
+    command = ["compare", BOUNCER, "--methods", "nres,bptt", *SMALL, "--out", tmp_path / "both"]
+    result = invoke(*command, "--updates", 40)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "both" / "figure.png").exists()
+    summary = json.loads((tmp_path / "both" / "comparison.json").read_text())
+    assert [row["method"] for row in summary["methods"]] == ["nres", "bptt"]
+    assert summary["methods"][0]["times_longer"]["update"] == 1
+    assert summary["methods"][0]["updates"] == [40, 40]
+    assert "NRES" in result.output
+    # Complete runs are not made again; other settings are not mixed with them.
+    before = (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns
+    assert invoke(*command, "--updates", 40).exit_code == 0
+    assert (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns == before
+    refused = invoke(*command, "--updates", 41)
+    assert refused.exit_code == 1
+    assert "other settings" in refused.stderr
+
+
+def test_budgets(tmp_path):
+    steps = invoke(
+        "compare", BOUNCER, "--methods", "nres,fulles", *SMALL, "--budget-steps", 2400,
+        "--out", tmp_path / "steps",
+    )  # fmt: skip
+    assert steps.exit_code == 0, steps.output
+    summary = json.loads((tmp_path / "steps" / "comparison.json").read_text())
+    assert summary["methods"][0]["updates"] == [100, 100]
+    assert summary["methods"][1]["updates"] == [10, 10]
+    seconds = invoke(
+        "compare", BOUNCER, "--methods", "nres", *SMALL, "--budget-seconds", 0.3,
+        "--out", tmp_path / "seconds",
+    )  # fmt: skip
+    assert seconds.exit_code == 0, seconds.output
+    for run in (tmp_path / "seconds" / "nres-0", tmp_path / "seconds" / "nres-1"):
+        metrics = runs.Run.open(run).metrics
+        assert 0.3 <= metrics["seconds"][-1] < 5
+        assert np.isfinite(metrics["eval/loss"][-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "lorens"], "Did you mean lorenz?"),
+        (["train", "lorenz", "--set", "horizon"], "--set takes NAME=VALUE"),
+        (["compare", "lorenz", "--methods", "nres,nres"], "each method once"),
+        (["compare", "lorenz", "--updates", 3, "--budget-steps", 9], "give one of"),
+        (["compare", "lorenz", "--budget-steps", 9], "less than one update of nres"),
+        (["compare", "lorenz", "--methods", "nres,nope"], "no method is called 'nope'"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["show", "nowhere"], "nowhere holds no run"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(arguments, words):
+    result = invoke(*arguments)
+    assert result.exit_code in (1, 2)
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not isinstance(result.exception, ValueError)
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "train", "compare", "resume", "evaluate", "plot", "show", "demo"]
+)
+def test_every_command_has_an_example(command):
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: nres {command}" in result.output

@@ -1,0 +1,361 @@
+"""Runs: what is written, what is read back, and what is refused."""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nres
+from helpers import as_users_run
+from nres import runs
+from nres.checkpoint import CheckpointError, Checkpoints
+from nres.runs.metrics import MetricsWriter, cut_metrics, read_lines
+from nres.train import Progress
+
+ROOT = Path(__file__).parent.parent
+BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
+SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 20, "eval_every": 5, "options": {"horizon": 30}}
+
+
+def create(path, **changes):
+    settings = runs.resolve(BOUNCER, "nres", **(SETTINGS | changes))
+    return runs.Run.create(path, settings, runs.build(settings))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A complete run."""
+    with as_users_run():
+        run = create(tmp_path_factory.mktemp("runs") / "done")
+        outcome = runs.execute(run)
+    assert outcome.signal is None
+    return run, outcome.result
+
+
+def test_a_run_reads_back_as_it_was(done):
+    run, result = done
+    again = runs.Run.open(run.path)
+    assert again.settings == run.settings
+    metrics = again.metrics
+    assert list(metrics["update"]) == list(range(21))
+    np.testing.assert_allclose(metrics["loss"][1:], result.history.loss)
+    np.testing.assert_array_equal(metrics["total_steps"][1:], result.history.total_steps)
+    np.testing.assert_array_equal(metrics["sequential_steps"][1:], result.history.sequential_steps)
+    evaluated = np.isfinite(metrics["eval/loss"])
+    assert list(metrics["update"][evaluated]) == [0, 5, 10, 15, 20]
+    np.testing.assert_array_equal(again.theta()["velocity"], result.theta["velocity"])
+    config = again.config
+    assert config["versions"]["jax"] == jax.__version__
+    assert config["device"]["backend"] == "cpu"
+    assert set(config["git"]) == {"commit", "changed"}
+
+
+def test_a_run_is_what_train_does(done):
+    run, result = done
+    with as_users_run():
+        problem = runs.build(run.settings)
+        plain = nres.train(
+            problem.estimator, problem.optimizer, problem.theta, updates=20, key=problem.key
+        )
+    np.testing.assert_array_equal(plain.theta["velocity"], result.theta["velocity"])
+
+
+def test_a_complete_run_can_be_extended(done, tmp_path):
+    path = shutil.copytree(done[0].path, tmp_path / "copy")
+    with as_users_run():
+        with pytest.raises(runs.RunError, match="is complete"):
+            runs.execute(runs.Run.open(path))
+        runs.execute(runs.Run.open(path).extended(30))
+        whole = runs.execute(create(tmp_path / "whole", updates=30))
+    extended = runs.Run.open(path)
+    assert extended.settings.updates == 30
+    np.testing.assert_array_equal(extended.theta()["velocity"], whole.result.theta["velocity"])
+    np.testing.assert_array_equal(extended.metrics["loss"], whole.run.metrics["loss"])
+
+
+def test_folders_that_are_taken_are_left_alone(done, tmp_path):
+    before = sorted(path.name for path in done[0].path.iterdir())
+    with pytest.raises(runs.RunError, match=r"holds a run already.*nres resume"):
+        create(done[0].path)
+    assert sorted(path.name for path in done[0].path.iterdir()) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(runs.RunError, match="not an empty folder"):
+        create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(runs.RunError, match="holds no run"):
+        runs.Run.open(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(runs.RunError, match="is not the config of a run"):
+        runs.Run.open(tmp_path)
+    (tmp_path / "config.json").write_text('{"settings": {"system": "lorenz", "colour": 1}}')
+    with pytest.raises(runs.RunError, match=r"another version of nres: .*unknown \['colour'\]"):
+        runs.Run.open(tmp_path)
+
+
+def test_one_process_at_a_time(done):
+    with done[0].locked(), pytest.raises(runs.RunError, match="another process is working"):
+        runs.execute(done[0])
+
+
+def damage(path, name):
+    for file in (path / "checkpoints" / "20" / name).rglob("*"):
+        if file.is_file() and file.parent.name == "d":
+            data = bytearray(file.read_bytes())
+            for i in range(0, len(data), 7):
+                data[i] ^= 0x55
+            file.write_bytes(data)
+
+
+# Readers that orbax gives up on complain once more when they are collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
+    path = shutil.copytree(done[0].path, tmp_path / "copy")
+    damage(path, "arrays")
+    with as_users_run(), pytest.raises(CheckpointError, match=r"20 is damaged.*from update 0"):
+        runs.execute(runs.Run.open(path).extended(30))
+    shutil.rmtree(path / "checkpoints" / "20")
+    with as_users_run():
+        outcome = runs.execute(runs.Run.open(path).extended(20))
+    np.testing.assert_array_equal(outcome.result.theta["velocity"], done[1].theta["velocity"])
+    np.testing.assert_array_equal(outcome.run.metrics["loss"], done[0].metrics["loss"])
+
+
+def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
+    tree = {"x": np.arange(6.0), "n": np.int32(3)}
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        checkpoints.save(1, tree, {"a": 1})
+        checkpoints.wait()
+        back, facts = checkpoints.restore(1, tree)
+        np.testing.assert_array_equal(back["x"], tree["x"])
+        assert facts == {"a": 1}
+        monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
+        with pytest.raises(CheckpointError, match=r"the checksum of \['n'\] is wrong.*no earlier"):
+            checkpoints.restore(1, tree)
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    import orbax.checkpoint as ocp
+
+    with ocp.CheckpointManager(tmp_path / "c") as manager:
+        arrays = ocp.args.StandardSave({"x": np.zeros(2)})
+        manager.save(3, args=ocp.args.Composite(state=arrays))
+        manager.save(4, args=ocp.args.Composite(facts=ocp.args.JsonSave({"mine": 1})))
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        with pytest.raises(CheckpointError, match="damaged"):
+            checkpoints.restore(3, {"x": np.zeros(2)})
+        with pytest.raises(CheckpointError, match="was not written by nres"):
+            checkpoints.restore(4, {"x": np.zeros(2)})
+
+
+def test_checkpoints_of_any_tree(tmp_path):
+    tree = {
+        "key": jax.random.split(jax.random.key(1), 3),
+        "other": jax.random.key(2, impl="rbg"),
+        "half": jnp.ones(2, jnp.bfloat16),
+        "empty": jnp.zeros((0, 2)),
+        "host": np.arange(3),
+        "nothing": None,
+    }
+    with Checkpoints(tmp_path / "c", keep=2) as checkpoints:
+        for update in (1, 2, 3):
+            checkpoints.save(update, tree, {})
+        checkpoints.wait()
+        assert checkpoints.updates() == [2, 3]
+        back, _ = checkpoints.restore(3, jax.eval_shape(lambda: tree) | {"host": tree["host"]})
+        with pytest.raises(CheckpointError, match=r"\['half'\] is bfloat16\[2\] there"):
+            checkpoints.restore(3, tree | {"half": jnp.ones(2)})
+        with pytest.raises(CheckpointError, match=r"it holds 5 arrays, 6 are"):
+            checkpoints.restore(3, tree | {"zzz": jnp.ones(2)})
+    assert isinstance(back["host"], np.ndarray)
+    np.testing.assert_array_equal(jax.random.bits(back["other"]), jax.random.bits(tree["other"]))
+    np.testing.assert_array_equal(
+        jax.random.key_data(back["key"]), jax.random.key_data(tree["key"])
+    )
+    assert back["half"].dtype == jnp.bfloat16
+    assert back["empty"].shape == (0, 2)
+
+
+def test_a_changed_system_is_not_continued(tmp_path):
+    source = (ROOT / "examples/bouncer.py").read_text()
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    with as_users_run():
+        settings = runs.resolve(f"{file}:Bouncer", "nres", **SETTINGS)
+        run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
+        file.write_text(source.replace("9.8", "1.6"))
+        with pytest.raises(runs.RunError, match=r"mine.py:Bouncer has changed since"):
+            runs.execute(runs.Run.open(run.path))
+        file.write_text("# only a remark\n" + source)
+        assert runs.Run.open(run.path).problem
+        bigger = source.replace(
+            "jnp.array([1.0, 4.0])}", "jnp.array([1.0, 4.0]), 'b': jnp.ones(1)}"
+        )
+        file.write_text(bigger)
+        with pytest.raises(runs.RunError, match="has changed since"):
+            runs.execute(runs.Run.open(run.path))
+
+
+def test_a_full_disk(tmp_path):
+    """Files cannot grow beyond a limit: as on a full disk, writing fails in the midst of a run."""
+    out = tmp_path / "run"
+    command = f"""ulimit -f 300; exec {sys.executable} -m nres train {BOUNCER} --set horizon=30 \
+        --sigma 0.1 --lr 0.03 --updates 400000 --log-every 1 --checkpoint-seconds 0.2 --out {out}"""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"nres resume {out}" in done.stderr
+    # What was complete before is still good.
+    assert np.isfinite(runs.Run.open(out).theta()["velocity"]).all()
+
+
+def entry(result, update, updates, losses, evals=None):
+    steps = nres.Steps(10 * update, update)
+    state = dataclasses.replace(result.state, update=update, steps=steps)
+    number = np.arange(update - len(losses) + 1, update + 1)
+    rows = {"update": number, "total_steps": 10 * number, "sequential_steps": number}
+    rows |= {"seconds": 0.5 * number, "loss": np.array(losses, float), "grad_norm": 2.0 * number}
+    rows |= {"nonfinite": 0 * number}
+    return Progress(result.theta, state, updates, rows, evals)
+
+
+def test_entries_do_not_depend_on_how_updates_come(done, tmp_path):
+    losses = [0.1, 0.2, math.nan, 0.4, 0.5, 0.6, 0.7]
+    files = []
+    for split in ([7], [1, 1, 1, 1, 1, 1, 1], [2, 5], [4, 3]):
+        path = tmp_path / f"{len(files)}.jsonl"
+        writer, update = MetricsWriter(path, log_every=3), 0
+        for count in split:
+            if len(split) == 2 and update:  # continued, with what was pending
+                pending = json.loads(json.dumps(writer.pending))
+                writer.close()
+                writer = MetricsWriter(path, log_every=3, pending=pending)
+            update += count
+            writer.add(entry(done[1], update, 7, losses[update - count : update]))
+        writer.close()
+        files.append(path.read_text())
+    assert len(set(files)) == 1
+    rows = [json.loads(line) for line in files[0].splitlines()]
+    assert [row["update"] for row in rows] == [3, 6, 7]
+    assert rows[0]["loss"] == pytest.approx(0.15)
+    assert rows[2]["loss"] == 0.7
+
+
+def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert read_lines(path) == []
+    steps = {"total_steps": 1, "sequential_steps": 1}
+    good = [{"update": i, "loss": None} | steps for i in range(3)]
+    text = "".join(json.dumps(row) + "\n" for row in good)
+    path.write_text(text + '{"update": 3, "lo')
+    assert read_lines(path) == good
+    assert np.isnan(runs.read_metrics(path)["loss"]).all()
+    cut_metrics(path, 1)
+    assert read_lines(path) == good[:2]
+    path.write_text('{"update"\n' + text)
+    with pytest.raises(ValueError, match="line 1, is not JSON"):
+        read_lines(path)
+
+
+def test_tensorboard_files(done, tmp_path):
+    writer = MetricsWriter(tmp_path / "m.jsonl", 1, tensorboard=tmp_path / "board")
+    writer.add(entry(done[1], 2, 2, [0.1, 0.2], {"return": 5.0}))
+    writer.close()
+    (file,) = (tmp_path / "board").iterdir()
+    data = file.read_bytes()
+    for tag in (b"loss", b"eval/return", b"total_steps"):
+        assert tag in data
+
+
+def test_settings_are_filled_from_the_paper():
+    settings = runs.resolve("lorenz", "pes", seed=3)
+    assert (settings.workers, settings.window, settings.sigma) == (200, 100, "0.04")
+    assert settings.lr == "1e-05,1000:1e-06"
+    assert runs.resolve("lorenz", "pes", lr=0.5).lr == "0.5"
+    assert runs.resolve("lorenz", "fulles").window is None
+    for method in runs.METHODS:
+        with as_users_run():
+            problem = runs.build(runs.resolve("lorenz", method))
+        assert type(problem.estimator).__name__.lower() == method
+    again = runs.Settings.from_json(json.loads(json.dumps(settings.to_json())))
+    assert again == settings
+
+
+@pytest.mark.parametrize(
+    ("system", "method", "given", "words"),
+    [
+        ("lorens", "nres", {}, "Did you mean lorenz?"),
+        ("lorenz", "nrs", {}, "Did you mean nres?"),
+        ("lorenz", "nres", {"optimizer": "sdg"}, "Did you mean sgd?"),
+        ("lorenz", "bptt", {"sigma": 0.1}, "bptt has no sigma; it takes workers"),
+        ("lorenz", "nres", {"lr": "fast"}, "lr: 'fast' is neither a number"),
+        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "must be positive and increase"),
+        ("lorenz", "nres", {"lr": "-1"}, "must be positive"),
+        ("lorenz", "nres", {"updates": 0}, "updates must be at least 1"),
+        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds must be positive"),
+        ("lorenz", "nres", {"window": 3000}, "at most the horizon"),
+        ("lorenz", "nres", {"options": {"size": 3}}, "cannot be made from size=3"),
+        (BOUNCER, "nres", {}, "no preset for nres on .*: give --lr and --sigma"),
+        (BOUNCER + "x", "nres", {}, "Did you mean Bouncer?"),
+        ("nowhere.py:X", "nres", {}, "there is no file"),
+        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "neither an nres.System nor"),
+        ("no_such_module:X", "nres", {}, "cannot be imported"),
+        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "does not say where to start"),
+    ],
+)
+def test_what_does_not_make_a_run(system, method, given, words):
+    with as_users_run(), pytest.raises(runs.SettingsError, match=words):
+        runs.build(runs.resolve(system, method, **given))
+
+
+def test_modules_of_the_current_folder(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "examples/bouncer.py", tmp_path / "local_bouncer.py")
+    monkeypatch.chdir(tmp_path)
+    settings = runs.resolve("local_bouncer:Bouncer", "nres", sigma=0.1, lr=0.1)
+    assert settings.window == 30
+    assert os.getcwd() not in sys.path
+
+
+def test_piecewise():
+    rate = nres.Piecewise.parse("1e-5,1000:1e-6,2000:0.25")
+    np.testing.assert_allclose([rate(0), rate(999)], 1e-5)
+    np.testing.assert_allclose([rate(1000), rate(1999), rate(2000)], [1e-6, 1e-6, 0.25])
+    assert nres.Piecewise.parse(str(rate)) == rate
+
+
+def test_how_much_longer(tmp_path):
+    def falling(name, stretch):
+        """A run that falls from 10, by one every `stretch` updates, to 1."""
+        path = tmp_path / name
+        path.mkdir()
+        rows = [
+            {"update": u, "total_steps": 100 + 2 * u, "sequential_steps": u, "seconds": u / 4}
+            | {"eval/loss": max(10 - u / stretch, 1)}
+            for u in range(91)
+        ]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return runs.Run(path, {})
+
+    group = {
+        "nres": [falling("a", 5), falling("b", 4), falling("c", 6)],
+        "pes": [falling("d", 10), falling("e", 12), falling("f", 1e9)],
+        "tes": [falling("g", 1e9)],
+    }
+    level, ratios = runs.slowdowns(group, "nres")
+    assert level == 2.5  # of the slowest, at update 45
+    assert ratios["pes"]["update"] == 90 / 38
+    assert ratios["pes"]["seconds"] == 90 / 38
+    assert ratios["pes"]["total_steps"] == (100 + 180) / (100 + 76)
+    assert ratios["tes"]["seconds"] == math.inf
+    drawn = runs.curves(group)["nres"]["update"]
+    np.testing.assert_allclose(drawn.mean[12], np.mean([10 - 12 / 5, 10 - 12 / 4, 8]))
+    np.testing.assert_allclose([drawn.low[12], drawn.high[12]], [7, 8])
