@@ -136,7 +136,7 @@ def test_evaluation_and_callback():
     assert history.eval_time > 0
     assert history.setup_time > 0
     assert sum(rows for _, rows, _ in seen) == 11
-    assert [update for update, _, evals in seen if evals is not None] == [4, 8, 11]
+    assert [update for update, _, evals in seen if evals is not None] == [0, 4, 8, 11]
     np.testing.assert_array_equal(run(updates=2, eval_fn=lambda th: 1.0).history.evals["eval"], 1.0)
 
 

@@ -1,6 +1,8 @@
 """Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
 
 from nres import checkpoint as checkpoint
+from nres import policies as policies
+from nres import pools as pools
 from nres import runs as runs
 from nres import systems as systems
 from nres.estimators import BPTT as BPTT

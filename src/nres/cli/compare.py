@@ -12,7 +12,7 @@ from rich.table import Table
 from nres.checkpoint import Checkpoints
 from nres.cli.display import Display
 from nres.cli.errors import explained
-from nres.cli.train import Options, Quiet, System, parse_options
+from nres.cli.train import Options, PolicyOption, Quiet, System, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import replacing
 from nres.runs import (
@@ -52,6 +52,7 @@ def compare(
     optimizer: Annotated[str | None, typer.Option(help="For all methods.")] = None,
     lr: Annotated[str | None, typer.Option(help="For all methods.")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the comparison.")] = None,
+    policy: PolicyOption = None,
     options: Options = None,
     quiet: Quiet = False,
 ) -> None:
@@ -66,7 +67,11 @@ def compare(
         raise SettingsError(f"--methods names each method once, got {methods!r}.")
     if sum(budget is not None for budget in (updates, budget_steps, budget_seconds)) > 1:
         raise SettingsError("give one of --updates, --budget-steps and --budget-seconds.")
-    common: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "options": parse_options(options)}
+    common: dict[str, Any] = {
+        "optimizer": optimizer,
+        "lr": lr,
+        "options": parse_options(options, policy),
+    }
     planned: dict[str, list[Settings]] = {}
     for name in names:
         own = common | {"workers": workers}

@@ -9,7 +9,10 @@ from rich.text import Text
 
 from nres.checkpoint import CheckpointError
 from nres.estimators import NonFiniteError
+from nres.pools import PoolError
 from nres.runs import RunError, SettingsError
+
+TOLD = (RunError, CheckpointError, PoolError, NonFiniteError, ImportError, OSError)
 
 
 def explained(command: Callable) -> Callable:
@@ -22,7 +25,14 @@ def explained(command: Callable) -> Callable:
         except SettingsError as error:
             _tell(error)
             raise typer.Exit(2) from error
-        except (RunError, CheckpointError, NonFiniteError, ImportError, OSError) as error:
+        except (
+            RunError,
+            CheckpointError,
+            PoolError,
+            NonFiniteError,
+            ImportError,
+            OSError,
+        ) as error:
             _tell(error)
             raise typer.Exit(1) from error
 

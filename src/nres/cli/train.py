@@ -15,11 +15,14 @@ from nres.runs import Outcome, Run, SettingsError, build, execute, new_path, res
 
 System = Annotated[
     str,
-    typer.Argument(help="A name from `nres list`, path/to/file.py:ClassName or module:ClassName."),
+    typer.Argument(help="A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID."),
 ]
 Options = Annotated[
     list[str] | None,
     typer.Option("--set", help="An argument of the system, such as horizon=500.", metavar="K=V"),
+]
+PolicyOption = Annotated[
+    str | None, typer.Option(help="Of a simulator: linear, mlp:64,64 or mlp:64,64:relu.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 Tensorboard = Annotated[
@@ -47,6 +50,7 @@ def train(
     log_every: Annotated[int | None, typer.Option(help="Updates an entry of metrics.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Updates a checkpoint.")] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds a checkpoint.")] = None,
+    policy: PolicyOption = None,
     options: Options = None,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
@@ -71,7 +75,7 @@ def train(
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
-        options=parse_options(options),
+        options=parse_options(options, policy),
     )
     problem = build(settings)
     run = Run.create(out or new_path(system, settings.method), settings, problem)
@@ -141,9 +145,9 @@ def tell(console: Console, outcome: Outcome) -> None:
         )
 
 
-def parse_options(given: list[str] | None) -> dict[str, Any]:
-    """`K=V` pairs, with values read as JSON where they are."""
-    options = {}
+def parse_options(given: list[str] | None, policy: str | None = None) -> dict[str, Any]:
+    """`K=V` pairs, with values read as JSON where they are, and a policy."""
+    options: dict[str, Any] = {} if policy is None else {"policy": policy}
     for pair in given or []:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():

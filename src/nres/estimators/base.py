@@ -108,18 +108,25 @@ class Estimator(eqx.Module):
         return estimate
 
 
-def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+    """Every worker at the beginning of its first episode, before they are brought apart."""
     count = estimator.workers
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
-    zeros = jnp.zeros(count, jnp.int32)
+    zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(keys, zeros, zeros)
+    carry = estimator._begin(theta, workers)
+    return EstimatorState(workers, carry, zero, zeros, zero, _signature(estimator, theta))
+
+
+def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+    state = blank_state(estimator, theta, key)
+    workers, keys = state.workers, state.workers.key
     # A number that no episode within reach has.
     offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
     )
     rounds = offset.max()
-    update = jnp.zeros((), jnp.int32)
 
     def one_round(i, loop):
         workers, carry, total, sequential = loop
@@ -128,7 +135,7 @@ def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorS
         active = i >= rounds - offset
         length = jnp.where(active, _length(workers, estimator.window, estimator.horizon), 0)
         carry, contributions = estimator._window(
-            theta, workers, carry, update, _as_given(length, estimator)
+            theta, workers, carry, state.update, _as_given(length, estimator)
         )
         steps = jnp.where(active, contributions.steps, 0)
         return (
@@ -138,15 +145,14 @@ def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorS
             sequential + steps.max().astype(sequential.dtype),
         )
 
-    loop = (workers, estimator._begin(theta, workers), zeros, jnp.zeros((), jnp.int32))
+    loop = (workers, state.carry, state.unlocked_total, state.unlocked_sequential)
     if isinstance(estimator.pool, JaxPool):
         loop = jax.lax.fori_loop(0, rounds, one_round, loop)
     else:
         for i in range(int(rounds)):
             loop = one_round(i, loop)
     workers, carry, total, sequential = loop
-    signature = _signature(estimator, theta)
-    return EstimatorState(workers, carry, update, total, sequential, signature)
+    return EstimatorState(workers, carry, state.update, total, sequential, state.signature)
 
 
 def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) -> Estimate:

@@ -25,7 +25,7 @@ from nres.estimators.base import Estimator, check_period, check_settings, weigh
 from nres.estimators.blocks import Carry
 from nres.estimators.values import Contributions, Workers
 from nres.noise import Noise, update_noise
-from nres.pools.base import Pool
+from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, as_pool
 from nres.system import System, Theta
 
@@ -100,20 +100,21 @@ class EvolutionStrategy(Estimator):
         if not self.carries:
             return None
         noise, _, thetas = self._perturb(theta, workers, None, jnp.zeros((), jnp.int32))
-        if not isinstance(self.pool, JaxPool):
-            return Carry(noise, None)
-        keys = workers.episode_keys()
-        return Carry(noise, self.pool.begin(None, thetas, keys, workers.start))
+        window = self._advance(None, thetas, workers, 0, jnp.zeros_like(workers.start))
+        return Carry(noise, window.state)
 
-    def _run(self, theta, update, workers, carry, length):
-        old_noise = None if carry is None else carry.noise
-        noise, epsilon, thetas = self._perturb(theta, workers, old_noise, update)
+    def _advance(self, state, thetas, workers, window, length) -> Window:
         keys, start = workers.episode_keys(), workers.start
         if not isinstance(self.pool, JaxPool):
             thetas, start, length = jax.device_get((thetas, start, length))
             keys = jax.device_get(jax.random.key_data(keys))
+        return self.pool.advance(state, thetas, keys, start, window, length)
+
+    def _run(self, theta, update, workers, carry, length):
+        old_noise = None if carry is None else carry.noise
+        noise, epsilon, thetas = self._perturb(theta, workers, old_noise, update)
         state = None if carry is None else carry.pool
-        window = self.pool.advance(state, thetas, keys, start, self.window, length)
+        window = self._advance(state, thetas, workers, self.window, length)
         lanes = (self.members, workers.start.size)
         if not lanes == window.loss.shape == window.steps.shape:
             raise ValueError(

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nres.pools.mujoco import MujocoPool
 from nres.systems import Lorenz
 
 
@@ -40,6 +41,23 @@ def _lorenz_ad(**settings: Any) -> Preset:
     return _lorenz(sigma=None, **settings)
 
 
+def _mujoco(task: str, **defaults: Any) -> Callable[..., MujocoPool]:
+    def make(**options: Any) -> MujocoPool:
+        return MujocoPool(task, **(defaults | options))
+
+    return make
+
+
+def _swimmer(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"workers": 30, "window": 100, "sigma": "0.3", "updates": 100}
+    return Preset(**(online | settings))
+
+
+def _half_cheetah(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"workers": 300, "window": 20, "sigma": "0.004", "updates": 800}
+    return Preset(**(online | settings))
+
+
 SYSTEMS: dict[str, KnownSystem] = {
     "lorenz": KnownSystem(
         "recover the two parameters of a chaotic trajectory, T = 2000",
@@ -55,6 +73,27 @@ SYSTEMS: dict[str, KnownSystem] = {
             "tbptt": _lorenz_ad(lr="3e-4"),
             "dodge": _lorenz_ad(lr="1e-10"),
             "uoro": _lorenz_ad(lr="1e-13"),
+        },
+    ),
+    # [tab:rl_hyperparameters] for these two.
+    "swimmer": KnownSystem(
+        "swim forward with three links (MuJoCo Swimmer), T = 1000",
+        _mujoco("swimmer"),
+        {
+            "fulles": _swimmer(lr="1", workers=3, window=None),
+            "tes": _swimmer(lr="30"),
+            "pes": _swimmer(lr="1"),
+            "nres": _swimmer(lr="3"),
+        },
+    ),
+    "halfcheetah": KnownSystem(
+        "run forward on two legs (MuJoCo HalfCheetah), T = 1000",
+        _mujoco("halfcheetah", variance=0.03),
+        {
+            "fulles": _half_cheetah(lr="3e-5", workers=6, window=None),
+            "tes": _half_cheetah(lr="3e-5"),
+            "pes": _half_cheetah(lr="3e-6"),
+            "nres": _half_cheetah(lr="3e-5"),
         },
     ),
 }

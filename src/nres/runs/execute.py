@@ -56,6 +56,11 @@ def execute(
     with run.locked(), Checkpoints(run.path / "checkpoints") as checkpoints:
         theta, state, pending = problem.theta, None, None
         if updates := checkpoints.updates():
+            if not problem.estimator.pool.can_fork:
+                raise RunError(
+                    f"{run.path} cannot be continued: {settings.system} offers no snapshots of its "
+                    "environments, so the episodes under way are lost. Begin a new run."
+                )
             tree, facts = checkpoints.restore(updates[-1], checkpoint_template(problem))
             theta, pending = tree["theta"], facts["pending"]
             steps = Steps(*facts["steps"])

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from nres.checkpoint import Checkpoints
+from nres.estimators.base import blank_state
 from nres.files import replacing
 from nres.pools.jax import JaxPool
 from nres.runs.metrics import read_metrics
@@ -141,12 +142,12 @@ class Run:
 
 
 def checkpoint_template(problem: Problem) -> dict[str, Any]:
-    """What a checkpoint of the problem looks like, without computing anything of it."""
+    """What a checkpoint of the problem looks like, without unrolling anything."""
     estimator, theta = problem.estimator, problem.theta
     if isinstance(estimator.pool, JaxPool):
         state = jax.eval_shape(estimator.init, theta, problem.key)
     else:  # only the simulator knows what its states look like
-        state = estimator.init(theta, problem.key)
+        state = blank_state(estimator, theta, problem.key)
     optimizer = jax.eval_shape(problem.optimizer.init, theta)
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
@@ -155,8 +156,9 @@ def fingerprint(problem: Problem) -> dict[str, str]:
     """What tells a system from a changed one: what it computes, and with which numbers."""
     digest = hashlib.sha256()
     pool = problem.estimator.pool
-    digest.update(f"{type(pool).__name__} {pool.horizon}".encode())
-    if isinstance(pool, JaxPool):
+    if not isinstance(pool, JaxPool):
+        digest.update(repr(pool).encode())
+    else:
         system = pool.system
         key, t = jax.random.key(0), np.int32(0)
         state = jax.eval_shape(system.init, problem.theta, key)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -19,6 +20,7 @@ from nres.estimators import Estimator
 from nres.evaluate import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
+from nres.pools.gym import GymPool
 from nres.schedule import Piecewise
 from nres.system import System, Theta
 
@@ -79,7 +81,7 @@ class Settings:
     """What a run is to do. `resolve` makes it from a few of its fields and a preset."""
 
     system: str
-    """A known name, or `path/to/file.py:ClassName`, or `module:ClassName`."""
+    """A known name, `path/to/file.py:ClassName`, `module:ClassName` or `gym:ENV-ID`."""
     options: dict[str, Any]
     """What the system is constructed with."""
     method: str
@@ -144,7 +146,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     given = {name: value for name, value in given.items() if value is not None}
     if method not in METHODS:
         raise SettingsError(_unknown("method", method, METHODS))
-    if system not in SYSTEMS:
+    if system not in SYSTEMS and not system.startswith("gym:"):
         system = _user_class(system)[0]
     if given.get("optimizer", "sgd") not in OPTIMIZERS:
         raise SettingsError(_unknown("optimizer", given["optimizer"], OPTIMIZERS))
@@ -252,10 +254,15 @@ def build(settings: Settings) -> Problem:
 
 def load_system(name: str, options: dict[str, Any]) -> Any:
     """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
-    make = SYSTEMS[name].make if name in SYSTEMS else _user_class(name)[1]
+    if name in SYSTEMS:
+        make = SYSTEMS[name].make
+    elif name.startswith("gym:"):
+        make = functools.partial(GymPool, name.removeprefix("gym:"))
+    else:
+        make = _user_class(name)[1]
     try:
         system = make(**options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing"
         raise SettingsError(f"{name} cannot be made from {given}: {error}") from error
     if not isinstance(system, System | Pool):
@@ -271,7 +278,7 @@ def _user_class(name: str) -> tuple[str, Any]:
     if not colon or not attribute.isidentifier():
         raise SettingsError(
             _unknown("system", name, SYSTEMS)
-            + " Your own: path/to/file.py:ClassName or module:ClassName."
+            + " Your own: path/to/file.py:ClassName or module:ClassName; gymnasium's: gym:ENV-ID."
         )
     try:
         if where.endswith(".py"):

@@ -1,0 +1,397 @@
+"""`GymPool`: any gymnasium environment, in this process or in several."""
+
+import itertools
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from nres.policies import Policy, as_policy
+from nres.pools.base import Window
+from nres.pools.host import PoolError, flat_lanes, returns, seed_of
+from nres.system import Theta
+
+INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."
+_SERIALS = itertools.count(int.from_bytes(os.urandom(6)))  # tells apart states of all processes
+# Of gymnasium's MuJoCo environments, those that read nothing but positions and velocities.
+_PHYSICS_IS_ALL = ("Swimmer", "HalfCheetah", "Hopper", "Walker2d", "InvertedPendulum")
+
+
+class GymPool:
+    """Unrolls a policy in a gymnasium environment; the loss of a step is its negative reward.
+
+    Every lane has an environment of its own, which is reset when its worker begins an episode,
+    with a seed that belongs to that worker and episode, and never by itself. A terminated or
+    truncated episode is absorbed until its worker's next one.
+
+    States can be copied and saved if the environment offers `get_state()`, which returns an
+    array of numbers, and `set_state(array)`, or if it is one of gymnasium's planar MuJoCo tasks.
+    Otherwise `TES` and resuming a run are refused.
+
+    ```python
+    pool = nres.pools.GymPool("CartPole-v1", "mlp:16")
+    estimator = nres.NRES(pool, workers=20, window=50, sigma=0.1)
+    ```
+
+    **Arguments:**
+
+    - `env`: the id of an environment, or a function without arguments that makes one.
+    - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`. Of several discrete
+        actions the one with the largest output is taken.
+    - `horizon`: T, the steps of an episode; by default what the environment says.
+    - `variance`: that of a named policy's initial parameters.
+    - `clip`: whether to clip actions to the bounds of the action space.
+    - `processes`: in how many processes to run, besides this one; each runs whole windows of its
+        share of the lanes.
+    - `options`: what the environment is made with.
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[[], Any],
+        policy: str | Policy = "linear",
+        *,
+        horizon: int | None = None,
+        variance: float | None = None,
+        clip: bool = False,
+        processes: int = 0,
+        **options: Any,
+    ):
+        if processes < 0:
+            raise ValueError(f"processes must not be negative, got {processes}.")
+        self._make = (env, options)
+        probe = _Lane(self._make, clip)
+        self.name = env if isinstance(env, str) else type(probe.env.unwrapped).__name__
+        spec = probe.env.spec
+        limit = spec.max_episode_steps if spec is not None else None
+        horizon = horizon or limit
+        if horizon is None:
+            raise ValueError(f"{self.name} has no limit of its own: give a horizon.")
+        if limit is not None and horizon > limit:
+            raise ValueError(f"{self.name} ends after {limit} steps; horizon={horizon} is longer.")
+        self.horizon = int(horizon)
+        self.can_fork = probe.snapshots
+        self.clip = clip
+        self.observations, self.actions = probe.observations, probe.actions
+        self.policy = as_policy(policy, self.observations, self.actions, variance)
+        self._policy_name = (str(policy), variance)
+        self.processes = processes
+        self._hosts: list[Any] = []
+        self._count = self._serial = 0
+        probe.env.close()
+
+    def __repr__(self) -> str:
+        policy, variance = self._policy_name
+        return (
+            f"GymPool({self.name!r}, {policy!r}, horizon={self.horizon}, variance={variance}, "
+            f"clip={self.clip}, options={self._make[1]})"
+        )
+
+    def initial_theta(self, key: Any) -> Theta:
+        """Where the policy starts."""
+        return self.policy.initial_theta(key)
+
+    def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
+        """Loss and return of 20 unperturbed episodes."""
+        # In environments of their own: those that train may not be able to go back.
+        pool = GymPool.__new__(GymPool)
+        pool.__dict__.update(self.__dict__, _hosts=[], _count=0, _serial=0)
+        try:
+            return returns(pool, theta, key)
+        finally:
+            pool.close()
+
+    def check(self, theta: PyTree) -> None:
+        lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
+        try:
+            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise ValueError(f"theta does not fit {self!r}: {error}") from error
+        if actions.shape != (1, self.actions):
+            raise ValueError(
+                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
+                f"({self.actions},)."
+            )
+
+    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
+        forked = {
+            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
+            for name, x in state.items()
+        }
+        return forked | {"serial": np.zeros_like(state["serial"])}  # no environment is there
+
+    def close(self) -> None:
+        """End the processes and close the environments."""
+        for host in self._hosts:
+            host.close()
+        self._hosts = []
+
+    def advance(
+        self,
+        state: dict[str, np.ndarray] | None,
+        thetas: PyTree,
+        keys: np.ndarray,
+        start: np.ndarray,
+        window: int,
+        length: np.ndarray | None = None,
+    ) -> Window:
+        members, workers = jax.tree.leaves(thetas)[0].shape[:2]
+        count = members * workers
+        length = np.full(workers, window) if length is None else length
+        begins = np.ones(workers, bool) if state is None else start == 0
+        if window > 0:
+            begins = begins & (length > 0)
+        newest = state is not None and (state["serial"] == self._serial).all()
+        if state is not None and not newest and not self.can_fork:
+            raise PoolError(
+                f"{self.name} offers no snapshots, so its episodes go on from their newest state "
+                "alone: an older or a saved one cannot be continued."
+            )
+        lanes = {
+            "theta": flat_lanes(thetas, np.float64),
+            "seed": np.tile([seed_of(key) for key in keys], members),
+            "begins": np.tile(begins, members),
+            "length": np.tile(length, members),
+        }
+        newest = self._serve(count) and newest
+        # Environments that are where the state says need not be put there.
+        lanes["state"] = None if state is None or newest else flat_lanes(state)
+        shares = np.array_split(np.arange(count), len(self._hosts))
+        for host, share in zip(self._hosts, shares, strict=True):
+            host.send(jax.tree.map(lambda x, s=share: x[s], lanes))
+        answers = [host.receive() for host in self._hosts]
+        for answer, share in zip(answers, shares, strict=True):
+            if isinstance(answer, _Failure):
+                lane = int(share[answer.lane])
+                raise PoolError(
+                    f"{self.name}, lane {lane} (worker {lane % workers}, member "
+                    f"{lane // workers}, seed {answer.seed}, step {answer.step} of the window): "
+                    f"{answer.what}"
+                )
+        whole = {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
+        whole = {name: x.reshape(members, workers, *x.shape[1:]) for name, x in whole.items()}
+        loss, steps = whole.pop("loss"), whole.pop("steps")
+        self._serial = next(_SERIALS)
+        whole["serial"] = np.full((members, workers), self._serial)
+        return Window(whole, loss, steps, whole["ended"].copy())
+
+    def _serve(self, count: int) -> bool:
+        """Provide environments for so many lanes; whether they were there before."""
+        if count == self._count and self._hosts:
+            return True
+        self.close()
+        self._count = count
+        hosts = min(self.processes, count) or 1
+        shares = [len(share) for share in np.array_split(np.arange(count), hosts)]
+        kind = _Process if self.processes else _Lanes
+        self._hosts = [kind(self._make, self.policy, size, self.clip) for size in shares]
+        return False
+
+
+class _Failure(Exception):
+    """What went wrong, in which lane."""
+
+    def __init__(self, lane: int, seed: int, step: int, what: str):
+        super().__init__(lane, seed, step, what)
+        self.lane, self.seed, self.step, self.what = lane, seed, step, what
+
+
+class _Lane:
+    """One environment, with its observations and actions as vectors."""
+
+    def __init__(self, make: tuple[Any, dict[str, Any]], clip: bool):
+        try:
+            import gymnasium
+        except ImportError as error:
+            raise ImportError(INSTALL) from error
+        env, options = make
+        self.env: Any
+        if isinstance(env, str):
+            try:
+                self.env = gymnasium.make(env, disable_env_checker=True, **options)
+            except gymnasium.error.Error as error:
+                raise ValueError(f"gymnasium cannot make {env!r}: {error}") from error
+        else:
+            self.env = env(**options)
+        spaces = gymnasium.spaces
+        self.space = self.env.observation_space
+        # The general way takes longer than many an environment's step.
+        self._flatten = _ravel if isinstance(self.space, spaces.Box) else spaces.flatten
+        self.observations = spaces.flatdim(self.space)
+        action = self.env.action_space
+        self.discrete = isinstance(action, spaces.Discrete)
+        if not self.discrete and not isinstance(action, spaces.Box):
+            raise ValueError(f"actions must be Box or Discrete, {env} has {action}.")
+        self.actions = int(action.n) if self.discrete else int(np.prod(action.shape))
+        self.clip = clip and not self.discrete
+        inner = self.env.unwrapped
+        self.mujoco = type(inner).__name__.removesuffix("Env") in _PHYSICS_IS_ALL and hasattr(
+            inner, "do_simulation"
+        )
+        self.snapshots = self.mujoco or (
+            hasattr(inner, "get_state") and hasattr(inner, "set_state")
+        )
+
+    def reset(self, seed: int) -> np.ndarray:
+        return self._vector(self.env.reset(seed=seed)[0])
+
+    def step(self, output: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        space = self.env.action_space
+        if self.discrete:
+            action: Any = int(np.argmax(output)) + int(space.start)
+        else:
+            action = output.reshape(space.shape)
+            if self.clip:
+                action = np.clip(action, space.low, space.high)
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        vector = self._vector(observation)
+        if not np.isfinite(reward):
+            raise ValueError(f"the reward is {reward}")
+        return vector, float(reward), bool(terminated or truncated)
+
+    def _vector(self, observation: Any) -> np.ndarray:
+        vector = np.asarray(self._flatten(self.space, observation), np.float64)
+        if vector.shape != (self.observations,):
+            raise ValueError(
+                f"the observation has {vector.size} numbers, its space {self.observations}"
+            )
+        if not np.isfinite(vector).all():
+            raise ValueError(f"the observation is not finite: {vector}")
+        return vector
+
+    def snapshot(self) -> np.ndarray:
+        if not self.mujoco:
+            return np.asarray(self.env.unwrapped.get_state(), np.float64)
+        import mujoco
+
+        inner = self.env.unwrapped
+        row = np.empty(mujoco.mj_stateSize(inner.model, mujoco.mjtState.mjSTATE_INTEGRATION))
+        mujoco.mj_getState(inner.model, inner.data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
+        return row
+
+    def restore(self, row: np.ndarray) -> None:
+        self.env.reset()  # wrappers refuse to step before
+        if not self.mujoco:
+            self.env.unwrapped.set_state(row)
+            return
+        import mujoco
+
+        inner = self.env.unwrapped
+        mujoco.mj_setState(inner.model, inner.data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+class _Lanes:
+    """Several environments in one process."""
+
+    def __init__(self, make: Any, policy: Policy, count: int, clip: bool):
+        self.policy = policy
+        self.lanes = [_Lane(make, clip) for _ in range(count)]
+        self.snapshots = self.lanes[0].snapshots
+        self.observation = np.zeros((count, self.lanes[0].observations))
+        self.ended = np.zeros(count, bool)
+        self._pending: Any = None
+
+    def send(self, task: dict[str, Any]) -> None:
+        self._pending = task
+
+    def receive(self) -> Any:
+        try:
+            return self._advance(**self._pending)
+        except _Failure as failure:
+            return failure
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.env.close()
+
+    def _advance(self, theta, seed, begins, length, state):
+        if state is not None:
+            self.observation[:], self.ended[:] = state["observation"], state["ended"]
+        for i, lane in enumerate(self.lanes):
+            if begins[i]:
+                self.observation[i] = _guarded(i, seed, 0, lane.reset, int(seed[i]))
+                self.ended[i] = False
+            elif state is not None and length[i] > 0 and not self.ended[i]:
+                _guarded(i, seed, 0, lane.restore, state["snapshot"][i])
+        loss, steps = np.zeros(len(self.lanes)), np.zeros(len(self.lanes), np.int32)
+        active = np.flatnonzero((length > 0) & ~self.ended)
+        own = jax.tree.map(lambda x: x[active], theta)
+        for t in range(int(length.max(initial=0))):
+            going = (t < length[active]) & ~self.ended[active]
+            if not going.all():
+                active = active[going]
+                own = jax.tree.map(lambda x, g=going: x[g], own)
+            if not active.size:
+                break
+            outputs = self.policy.act(own, self.observation[active])
+            for i, output in zip(active.tolist(), outputs, strict=True):
+                step = self.lanes[i].step
+                observation, reward, ended = _guarded(i, seed, t, step, output)
+                self.observation[i], self.ended[i] = observation, ended
+                loss[i] -= reward
+                steps[i] += 1
+        answer = {"loss": loss, "steps": steps, "ended": self.ended.copy()}
+        if self.snapshots:
+            answer["observation"] = self.observation.copy()
+            answer["snapshot"] = np.stack([lane.snapshot() for lane in self.lanes])
+        return answer
+
+
+def _ravel(space: Any, observation: Any) -> np.ndarray:
+    return np.ravel(observation)
+
+
+def _guarded(lane: int, seed: np.ndarray, step: int, function: Callable, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        what = traceback.format_exception_only(error)[-1].strip()
+        raise _Failure(lane, int(seed[lane]), step, what) from error
+
+
+class _Process:
+    """The same in a process of its own."""
+
+    def __init__(self, *arguments: Any):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, arguments), daemon=True)
+        self.process.start()
+        other.close()
+
+    def send(self, task: dict[str, Any]) -> None:
+        try:
+            self.pipe.send(task)
+        except OSError as error:
+            raise PoolError("a process with environments has died.") from error
+
+    def receive(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except EOFError as error:
+            raise PoolError(
+                f"a process with environments has died, with exit code {self.process.exitcode}."
+            ) from error
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.join(5)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def _serve(pipe: Any, arguments: tuple) -> None:
+    lanes = _Lanes(*arguments)
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            break
+        lanes.send(task)
+        pipe.send(lanes.receive())
+    lanes.close()

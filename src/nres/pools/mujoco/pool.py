@@ -1,0 +1,256 @@
+"""`MujocoPool`: many simulations of a MuJoCo task, stepped on a native thread pool."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from nres.policies import Policy, as_policy
+from nres.pools.base import Window
+from nres.pools.host import PoolError, flat_lanes, returns, seed_of
+from nres.pools.mujoco.ant import Ant
+from nres.pools.mujoco.half_cheetah import HalfCheetah
+from nres.pools.mujoco.hopper import Hopper
+from nres.pools.mujoco.humanoid import Humanoid
+from nres.pools.mujoco.swimmer import Swimmer
+from nres.pools.mujoco.task import Task, require_mujoco
+from nres.pools.mujoco.walker2d import Walker2d
+from nres.system import Theta
+
+TASKS: dict[str, Callable[[int], Task]] = {
+    "swimmer": Swimmer,
+    "halfcheetah": HalfCheetah,
+    "hopper": Hopper,
+    "walker2d": Walker2d,
+    "ant": Ant,
+    "humanoid": Humanoid,
+}
+
+
+class MujocoPool:
+    """Unrolls a policy in a MuJoCo task; the loss of a step is its negative reward.
+
+    A simulation is a row of numbers, so states are values: copied, saved and continued exactly.
+    Only lanes that are still going are stepped, and results do not depend on the number of
+    threads. Actions go to the simulation as they are: the control cost sees them, and MuJoCo
+    clamps them.
+
+    ```python
+    pool = nres.pools.MujocoPool("swimmer", "linear")
+    estimator = nres.NRES(pool, workers=30, window=100, sigma=0.3)
+    theta = pool.initial_theta(jax.random.key(0))
+    ```
+
+    **Arguments:**
+
+    - `task`: a name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `Task`.
+    - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`.
+    - `version`: 4 or 5, the version of gymnasium's environment to follow.
+    - `horizon`: T, the steps of an episode.
+    - `variance`: that of a named policy's initial parameters.
+    - `threads`: how many to step on; 0 stands for all processors.
+    """
+
+    def __init__(
+        self,
+        task: str | Task,
+        policy: str | Policy = "linear",
+        *,
+        version: int = 4,
+        horizon: int = 1000,
+        variance: float | None = None,
+        threads: int = 0,
+    ):
+        require_mujoco()
+        if isinstance(task, str):
+            if task.lower() not in TASKS:
+                raise ValueError(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
+            task = TASKS[task.lower()](version)
+        if horizon < 1:
+            raise ValueError(f"horizon must be at least 1, got {horizon}.")
+        self.task = task
+        self.model = task.model()
+        self.horizon = horizon
+        self.can_fork = True
+        self.threads = threads
+        self._batches: dict[int, SimpleNamespace] = {}
+        self._data = require_mujoco().MjData(self.model)
+        lane = self._lanes(1)
+        self._reset(lane, np.array([0]), [0])
+        observations = task.observe(lane, slice(None)).shape[1]
+        self.policy = as_policy(policy, observations, self.model.nu, variance)
+        self.observations = observations
+        self._name = (type(task).__name__, task.version, horizon, str(policy), variance)
+
+    def __repr__(self) -> str:
+        name, version, horizon, policy, variance = self._name
+        return (
+            f"MujocoPool({name!r}, {policy!r}, version={version}, horizon={horizon}, "
+            f"variance={variance})"
+        )
+
+    def initial_theta(self, key: Any) -> Theta:
+        """Where the policy starts."""
+        return self.policy.initial_theta(key)
+
+    def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
+        """Loss and return of 20 unperturbed episodes."""
+        return returns(self, theta, key)
+
+    def check(self, theta: PyTree) -> None:
+        lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
+        try:
+            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise ValueError(f"theta does not fit {self!r}: {error}") from error
+        if actions.shape != (1, self.model.nu):
+            raise ValueError(
+                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
+                f"({self.model.nu},)."
+            )
+
+    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
+        return {
+            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
+            for name, x in state.items()
+        }
+
+    def advance(
+        self,
+        state: dict[str, np.ndarray] | None,
+        thetas: PyTree,
+        keys: np.ndarray,
+        start: np.ndarray,
+        window: int,
+        length: np.ndarray | None = None,
+    ) -> Window:
+        members, workers = jax.tree.leaves(thetas)[0].shape[:2]
+        count = members * workers
+        thetas = flat_lanes(thetas, np.float64)
+        length = np.full(workers, window) if length is None else length
+        f = self._lanes(count)
+        if state is None:
+            ended, broken = np.zeros(count, bool), np.zeros(count, bool)
+            observation, position = np.zeros((count, self.observations)), np.zeros(count)
+            begins = np.ones(workers, bool)
+        else:
+            flat = flat_lanes(state)
+            f.rows[:] = flat["rows"]
+            ended, broken = flat["ended"].copy(), flat["broken"].copy()
+            observation, position = flat["observation"].copy(), flat["position"].copy()
+            begins = (start == 0) & ((length > 0) | (window == 0))
+        if begins.any():
+            fresh = np.flatnonzero(np.tile(begins, members)).astype(np.int32)
+            seeds = [seed_of(keys[lane % workers]) for lane in fresh]
+            self._reset(f, fresh, seeds)
+            ended[fresh], broken[fresh] = False, False
+            observation[fresh] = self.task.observe(f, fresh)
+            position[fresh] = self.task.position(f, fresh)
+
+        warned = _troubles(f)
+        steps_left = np.tile(length, members)
+        loss, steps = np.zeros(count), np.zeros(count, np.int32)
+        self._steps(f, thetas, ended, observation, position, steps_left, loss, steps)
+        # MuJoCo starts a simulation over when its numbers get out of hand.
+        broken |= _troubles(f) > warned
+        loss[broken] = np.nan
+
+        shape = (members, workers)
+        state = {
+            "rows": f.rows.copy(),
+            "observation": observation,
+            "position": position,
+            "ended": ended,
+            "broken": broken,
+        }
+        state = {name: x.reshape(*shape, *x.shape[1:]) for name, x in state.items()}
+        return Window(state, loss.reshape(shape), steps.reshape(shape), ended.reshape(shape).copy())
+
+    def _steps(self, f, thetas, ended, observation, position, steps_left, loss, steps) -> None:
+        """Step the lanes that are to go on, in place."""
+        task, dt = self.task, self.task.frame_skip * self.model.opt.timestep
+        changes = set(np.unique(steps_left).tolist())  # when a lane has taken its steps
+        ids: Any = None
+        mujoco_error = require_mujoco().batch.SimulationError
+        for i in range(int(steps_left.max(initial=0))):
+            if ids is None or i in changes:
+                active = ~ended & (i < steps_left)
+                if not active.any():
+                    break
+                ids, chosen = _choose(active)
+                own = thetas if chosen is None else jax.tree.map(lambda x, i=ids: x[i], thetas)
+            action = self.policy.act(own, observation[ids])
+            f.ctrl[ids] = action
+            try:
+                f.batch.step(ids=chosen, nstep=task.frame_skip)
+            except mujoco_error as error:
+                raise PoolError(f"{self!r}: {error}") from error
+            if task.contact_forces:
+                self._contact_forces(f, np.arange(len(f.rows))[ids])
+            after = task.position(f, ids)
+            velocity = (after - position[ids]) / dt
+            position[ids] = after
+            observation[ids] = task.observe(f, ids)
+            loss[ids] -= task.reward(f, ids, velocity, action)
+            steps[ids] += 1
+            healthy = task.healthy(f, ids)
+            if healthy is not None and not healthy.all():
+                ended[ids] = ~healthy
+                ids = None
+
+    def _lanes(self, count: int) -> SimpleNamespace:
+        """A batch of so many simulations, with its fields as arrays."""
+        if count not in self._batches:
+            batch = require_mujoco().batch.Batch(
+                self.model,
+                nsim=count,
+                nthread=self.threads,
+                # Contact forces are worked out from what a step leaves behind.
+                persistent=self.task.contact_forces,
+            )
+            names = ("qpos", "qvel", "ctrl", *self.task.fields)
+            fields = {name: batch.bind(name) for name in names}
+            if self.task.contact_forces:
+                fields["cfrc_ext"] = np.zeros((count, self.model.nbody, 6))
+            self._batches[count] = SimpleNamespace(
+                batch=batch, rows=batch.state, model=self.model, **fields
+            )
+        return self._batches[count]
+
+    def _contact_forces(self, f: SimpleNamespace, lanes: np.ndarray) -> None:
+        """As gymnasium does after every step: one lane after another, in Python."""
+        mujoco = require_mujoco()
+        for lane in lanes.tolist():
+            data = f.batch.get_data(lane, self._data)
+            mujoco.mj_rnePostConstraint(self.model, data)
+            f.cfrc_ext[lane] = data.cfrc_ext
+
+    def _reset(self, f: SimpleNamespace, lanes: np.ndarray, seeds: list[int]) -> None:
+        """Start episodes; lanes with the same seed start from the same state."""
+        f.batch.reset(ids=lanes, stage=int(require_mujoco().mjtStage.mjSTAGE_NONE))
+        drawn: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for lane, seed in zip(lanes, seeds, strict=True):
+            if seed not in drawn:
+                drawn[seed] = self.task.reset(self.model, np.random.default_rng(seed))
+            f.qpos[lane], f.qvel[lane] = drawn[seed]
+        f.batch.forward(ids=lanes)
+        if self.task.contact_forces:
+            f.cfrc_ext[lanes] = 0
+
+
+def _troubles(f: SimpleNamespace) -> np.ndarray:
+    """How often each simulation was given, or came to, numbers that it could not go on with."""
+    kinds = require_mujoco().mjtWarning
+    first, last = int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADCTRL)
+    return f.batch.warning[:, first : last + 1, 1].sum(axis=1)
+
+
+def _choose(active: np.ndarray) -> tuple[Any, np.ndarray | None]:
+    """An index for NumPy, and one for MuJoCo: the former a slice where all are meant."""
+    if active.all():
+        return slice(None), None
+    ids = np.flatnonzero(active).astype(np.int32)
+    return ids, ids
