@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -68,20 +69,20 @@ def uninterrupted(tmp_path_factory, environment):
 
 def assert_same(run, other):
     """Bit for bit."""
-    theta, expected = (np.asarray(r.theta()["velocity"]) for r in (run, other))
-    assert theta.tobytes() == expected.tobytes()
+    for one, two in zip(*(jax.tree.leaves(r.theta()) for r in (run, other)), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(two).tobytes()
     mine, theirs = run.metrics, other.metrics
     assert mine.keys() == theirs.keys()
     for name in mine.keys() - {"seconds"}:
         assert mine[name].tobytes() == theirs[name].tobytes(), name
 
 
-def test_a_run_that_is_killed_again_and_again(tmp_path, environment, uninterrupted):
+def kill_again_and_again(arguments, out, environment):
     """SIGKILL at random moments, checkpoints under way or not, until the run is complete."""
-    chance, out = random.Random(1), tmp_path / "run"
-    process = start(["train", BOUNCER, *LONG, "--out", str(out)], environment)
+    chance = random.Random(1)
+    process = start(["train", *arguments, "--out", str(out)], environment)
     kills = 0
-    while kills < 5:
+    while kills < 4:
         until_training(process, out)
         time.sleep(chance.uniform(0, 0.25))
         process.kill()
@@ -93,7 +94,25 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, environment, uninterrupt
     code, _, errors = finish(process)
     assert code == 0, errors
     assert kills >= 2
-    assert_same(runs.Run.open(out), uninterrupted)
+    return runs.Run.open(out)
+
+
+def test_a_run_that_is_killed_again_and_again(tmp_path, environment, uninterrupted):
+    assert_same(
+        kill_again_and_again([BOUNCER, *LONG], tmp_path / "run", environment), uninterrupted
+    )
+
+
+def test_a_simulator_that_is_killed_again_and_again(tmp_path, environment):
+    arguments = ["hopper", "--sigma", "0.1", "--lr", "0.01", "--set", "horizon=60"]
+    arguments += ["--workers", "4", "--window", "25", "--updates", "120", "--eval-every", "30"]
+    arguments += ["--checkpoint-seconds", "0.01"]
+    code, _, errors = finish(
+        start(["train", *arguments, "--out", str(tmp_path / "a")], environment)
+    )
+    assert code == 0, errors
+    killed = kill_again_and_again(arguments, tmp_path / "b", environment)
+    assert_same(killed, runs.Run.open(tmp_path / "a"))
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
@@ -171,6 +190,41 @@ def test_looking_at_a_run(uninterrupted, tmp_path):
     assert "must end in .png" in refused.stderr
 
 
+def test_simulators_from_the_command_line(tmp_path):
+    common = ["--sigma", 0.1, "--lr", 0.1, "--updates", 3, "--workers", 3, "--window", 5]
+    out = tmp_path / "swimmer"
+    options = ["--policy", "mlp:4", "--set", "horizon=20", "--out", out]
+    result = invoke("train", "swimmer", *common, *options)
+    assert result.exit_code == 0, result.output
+    assert "return:" in result.output
+    filmed = invoke("render", out, "--steps", 8, "--out", tmp_path / "strip.png")
+    if filmed.exit_code:  # where MuJoCo cannot draw, it says what to install
+        assert "apt install libosmesa6" in filmed.stderr
+    else:
+        assert (tmp_path / "strip.png").exists()
+    assert "must end in .gif" in invoke("render", out, "--out", "x.mp4").stderr
+
+    out = tmp_path / "cartpole"
+    options = ["--policy", "mlp:8:relu", "--set", "horizon=20", "--out", out]
+    result = invoke("train", "gym:CartPole-v1", *common, *options)
+    assert result.exit_code == 0, result.output
+    refused = invoke("resume", out, "--updates", 5)
+    assert refused.exit_code == 1
+    assert "offers no snapshots" in refused.stderr
+    assert "is not a MuJoCo task" in invoke("render", out).stderr
+    assert "gymnasium cannot make 'Nope-v0'" in invoke("train", "gym:Nope-v0", *common).stderr
+
+
+def test_plotting_a_run_that_has_hardly_begun(tmp_path):
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 4, "--set", "horizon=30"]
+    assert invoke("train", BOUNCER, *short, "--out", tmp_path / "run").exit_code == 0
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().splitlines()[0] + "\n")
+    assert invoke("plot", tmp_path / "run").exit_code == 0
+    metrics.write_text("{\n{}\n")
+    assert "is not JSON" in invoke("show", tmp_path / "run").stderr
+
+
 def test_list():
     result = invoke("list")
     assert result.exit_code == 0
@@ -195,6 +249,8 @@ def test_compare(tmp_path):
     before = (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns
     assert invoke(*command, "--updates", 40).exit_code == 0
     assert (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns == before
+    level = invoke(*command, "--updates", 40, "--level", -1)
+    assert "never" in level.output
     refused = invoke(*command, "--updates", 41)
     assert refused.exit_code == 1
     assert "other settings" in refused.stderr
@@ -242,7 +298,7 @@ def test_mistakes_are_told_in_a_sentence(arguments, words):
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "train", "compare", "resume", "evaluate", "plot", "show", "demo"]
+    "command", ["list", "train", "compare", "resume", "evaluate", "plot", "show", "demo", "render"]
 )
 def test_every_command_has_an_example(command):
     result = invoke(command, "--help")

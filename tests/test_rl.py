@@ -1,6 +1,9 @@
 """Reinforcement learning: tasks against gymnasium, pools against each other, and early ends."""
 
 import functools
+import os
+import signal
+import time
 
 import gymnasium
 import jax
@@ -144,6 +147,20 @@ def test_a_simulation_that_blows_up_is_left_out():
     assert int(result.info.nonfinite) == (starts[1] > 0)
 
 
+def test_every_blow_up_is_noticed():
+    """MuJoCo starts a lane over and counts it once; a forked lane may blow up again."""
+    pool = MujocoPool("halfcheetah", horizon=40)
+    thetas = np.zeros((2, 1, 6, 17))
+    keys, state = np.array([[0, 1]], np.uint32), None
+    state = pool.advance(None, thetas, keys, np.array([0]), 5).state
+    for start in (5, 10, 15):
+        state["rows"][0, 0, 1:10] = np.nan
+        window = pool.advance(state, thetas, keys, np.array([start]), 5)
+        assert np.isnan(window.loss[0, 0])
+        assert np.isfinite(window.loss[1, 0])
+        state = pool.fork(window.state, 1)
+
+
 class CliffEnv(gymnasium.Env):
     """`Cliff` of the tests of unbiasedness, as an environment: its length depends on theta."""
 
@@ -275,8 +292,6 @@ class BadEnv(CliffEnv):
                 case "shape":
                     observation = np.ones(3)
                 case "die":
-                    import os
-
                     os._exit(3)
         return observation, reward, *rest
 
@@ -300,11 +315,48 @@ def test_an_environment_that_goes_wrong_is_named(fault, processes, words):
     pool.close()
 
 
+class Stumbling(CliffEnv):
+    """Raises once, in its third step."""
+
+    stumbled = False
+
+    def step(self, action):
+        if self.x > 1.9 and not Stumbling.stumbled:
+            Stumbling.stumbled = True
+            raise RuntimeError("stumbled")
+        self.x += 1
+        return np.ones(1), self.x, False, False, {}
+
+
+def test_a_state_can_be_tried_again_after_a_failure():
+    pool = GymPool(Stumbling, horizon=20)
+    thetas, keys = np.zeros((1, 2, 1, 1)), np.array([[0, 1], [0, 2]], np.uint32)
+    state = pool.advance(None, thetas, keys, np.zeros(2, int), 1).state
+    with pytest.raises(PoolError, match="stumbled"):
+        pool.advance(state, thetas, keys, np.ones(2, int), 3)
+    window = pool.advance(state, thetas, keys, np.ones(2, int), 3)
+    np.testing.assert_array_equal(-window.loss, [[2 + 3 + 4] * 2])
+    # A lane that waits keeps the state it was given, wherever its environment is.
+    waiting = pool.advance(state, thetas, keys, np.ones(2, int), 2, np.array([2, 0]))
+    np.testing.assert_array_equal(waiting.state["snapshot"][0, :, 0], [3, 1])
+
+
+def test_ctrl_c_is_for_the_first_process_alone():
+    pool = GymPool("CartPole-v1", horizon=30, processes=1)
+    theta = pool.initial_theta(KEY)
+    estimator = nres.NRES(pool, workers=2, window=10, sigma=0.1)
+    state = estimator.init(theta, KEY)
+    os.kill(pool._hosts[0].process.pid, signal.SIGINT)
+    time.sleep(0.1)
+    estimator.estimate(theta, state)
+    pool.close()
+
+
 def test_a_process_that_dies_is_reported():
     pool = GymPool(functools.partial(BadEnv, "die"), horizon=4, processes=1)
     estimator = nres.NRES(pool, workers=2, window=4, sigma=0.1)
     theta = pool.initial_theta(KEY)
-    with pytest.raises(PoolError, match="has died"):
+    with pytest.raises(PoolError, match="has died, with exit code 3"):
         estimator.estimate(theta, estimator.init(theta, KEY))
     pool.close()
 

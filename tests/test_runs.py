@@ -18,7 +18,7 @@ import nres
 from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import MetricsWriter, cut_metrics, read_lines
+from nres.runs.metrics import MetricsError, MetricsWriter, cut_metrics, read_lines
 from nres.train import Progress
 
 ROOT = Path(__file__).parent.parent
@@ -72,9 +72,11 @@ def test_a_run_is_what_train_does(done):
 def test_a_complete_run_can_be_extended(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     with as_users_run():
-        with pytest.raises(runs.RunError, match="is complete"):
-            runs.execute(runs.Run.open(path))
-        runs.execute(runs.Run.open(path).extended(30))
+        for updates in (None, 20, 3):
+            with pytest.raises(runs.RunError, match=r"has made 20 updates, and \d+ are asked for"):
+                runs.execute(runs.Run.open(path), updates=updates)
+        assert runs.Run.open(path).settings.updates == 20
+        runs.execute(runs.Run.open(path), updates=30)
         whole = runs.execute(create(tmp_path / "whole", updates=30))
     extended = runs.Run.open(path)
     assert extended.settings.updates == 30
@@ -121,10 +123,11 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     damage(path, "arrays")
     with as_users_run(), pytest.raises(CheckpointError, match=r"20 is damaged.*from update 0"):
-        runs.execute(runs.Run.open(path).extended(30))
+        runs.execute(runs.Run.open(path), updates=30)
+    assert runs.Run.open(path).settings.updates == 20
     shutil.rmtree(path / "checkpoints" / "20")
     with as_users_run():
-        outcome = runs.execute(runs.Run.open(path).extended(20))
+        outcome = runs.execute(runs.Run.open(path))
     np.testing.assert_array_equal(outcome.result.theta["velocity"], done[1].theta["velocity"])
     np.testing.assert_array_equal(outcome.run.metrics["loss"], done[0].metrics["loss"])
 
@@ -140,6 +143,56 @@ def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
         monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
         with pytest.raises(CheckpointError, match=r"the checksum of \['n'\] is wrong.*no earlier"):
             checkpoints.restore(1, tree)
+
+
+def test_what_is_saved_is_what_was_there(tmp_path):
+    """Writing goes on in the background, while the caller changes what it handed over."""
+    pending, x = {"loss": [0.0]}, np.zeros(3)
+    with Checkpoints(tmp_path / "c", keep=20) as checkpoints:
+        for update in range(12):
+            x[:], pending["loss"][0] = update, update
+            checkpoints.save(update, {"x": x}, {"pending": pending})
+            x[:], pending["loss"][0] = -1, -1
+        checkpoints.wait()
+        for update in checkpoints.updates():
+            tree, facts = checkpoints.restore(update, {"x": x})
+            np.testing.assert_array_equal(tree["x"], update)
+            assert facts["pending"]["loss"] == [update]
+
+
+def test_a_reader_leaves_no_trace(tmp_path):
+    with Checkpoints(tmp_path / "none", write=False) as checkpoints:
+        assert checkpoints.updates() == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_pool_of_the_users_own(tmp_path):
+    """Known again in another process, unless its file has changed."""
+    file = tmp_path / "mine.py"
+    tests = Path(__file__).parent
+    source = f"""
+import sys
+sys.path.insert(0, {str(tests)!r})
+import jax.numpy as jnp
+from helpers import Wave
+from numpy_pool import NumpyPool
+
+class Mine(NumpyPool):
+    def __init__(self):
+        super().__init__(Wave())
+
+    def initial_theta(self, key):
+        return jnp.array([0.5, -0.2])
+"""
+    file.write_text(source)
+    settings = runs.resolve(f"{file}:Mine", "nres", sigma=0.1, lr=0.01, updates=2, workers=2)
+    with as_users_run():
+        run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
+        runs.execute(run)
+        assert runs.Run.open(run.path).problem
+        file.write_text(source + "# changed")
+        with pytest.raises(runs.RunError, match="has changed since"):
+            _ = runs.Run.open(run.path).problem
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path):
@@ -262,7 +315,7 @@ def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
     cut_metrics(path, 1)
     assert read_lines(path) == good[:2]
     path.write_text('{"update"\n' + text)
-    with pytest.raises(ValueError, match="line 1, is not JSON"):
+    with pytest.raises(MetricsError, match="line 1, is not JSON"):
         read_lines(path)
 
 
@@ -350,12 +403,22 @@ def test_how_much_longer(tmp_path):
         "pes": [falling("d", 10), falling("e", 12), falling("f", 1e9)],
         "tes": [falling("g", 1e9)],
     }
-    level, ratios = runs.slowdowns(group, "nres")
+    level = runs.early_level(group["nres"])
     assert level == 2.5  # of the slowest, at update 45
-    assert ratios["pes"]["update"] == 90 / 38
-    assert ratios["pes"]["seconds"] == 90 / 38
-    assert ratios["pes"]["total_steps"] == (100 + 180) / (100 + 76)
-    assert ratios["tes"]["seconds"] == math.inf
+    times = runs.times_to_level(group, level)
+    assert times["nres"] == {
+        "update": 38,
+        "sequential_steps": 38,
+        "total_steps": 176,
+        "seconds": 9.5,
+    }
+    assert times["pes"]["update"] == 90
+    assert times["tes"]["seconds"] == math.inf
+    diverged = falling("h", 5)
+    with diverged.metrics_file.open("a") as file:
+        steps = {"update": 91, "total_steps": 300, "sequential_steps": 91, "seconds": 30.0}
+        file.write(json.dumps(steps | {"eval/loss": None}) + "\n")
+    assert runs.curves({"nres": [diverged]})["nres"]["update"].mean[-1] == math.inf
     drawn = runs.curves(group)["nres"]["update"]
     np.testing.assert_allclose(drawn.mean[12], np.mean([10 - 12 / 5, 10 - 12 / 4, 8]))
     np.testing.assert_allclose([drawn.low[12], drawn.high[12]], [7, 8])

@@ -89,18 +89,45 @@ def level() -> str:
 
 
 def comparison() -> str:
-    axes = ["update", "sequential_steps", "total_steps", "seconds"]
+    return compared("compare/comparison.json", ".1f")
+
+
+def swimmer() -> str:
+    return compared("swimmer/comparison.json", ".3f")
+
+
+def compared(name: str, form: str) -> str:
+    headings = {
+        "update": "updates",
+        "sequential_steps": "sequential steps",
+        "total_steps": "total steps",
+        "seconds": "seconds",
+    }
+    rows = []
+    for row in load(name)["methods"]:
+        reached, ratio = row["reached"], row["times_longer"]
+        cells = [
+            "never"
+            if reached[axis] is None
+            else f"{reached[axis]:.3g}" + (f" ({ratio[axis]:.2f}×)" if ratio[axis] else "")
+            for axis in headings
+        ]
+        rows.append([row["method"], f"{row['final']:{form}}", f"{row['best']:{form}}", *cells])
+    return table(["method", "at the end", "at best", *headings.values()], rows)
+
+
+def simulators() -> str:
     rows = [
         [
-            row["method"],
-            f"{row['final']:.1f}",
-            f"{row['best']:.1f}",
-            *("never" if r is None else f"{r:.2f}" for r in map(row["times_longer"].get, axes)),
+            f"{row['task']}, N = {row['workers']}, W = {row['window']}",
+            *(f"{row[f'{who}_steps_per_second']:,.0f}" for who in ("nres", "raw", "gymnasium")),
+            f"{row['of_raw']:.2f}",
+            f"{row['unlocking_seconds']:.1f}",
         ]
-        for row in load("compare/comparison.json")["methods"]
+        for row in load("bench/simulators.json")["simulators"]
     ]
-    times = [f"× {axis.replace('_', ' ').replace('update', 'updates')}" for axis in axes]
-    return table(["method", "at the end", "at best", *times], rows)
+    heading = ["", "nres", "raw MuJoCo", "gymnasium", "nres / raw", "unlocking, s"]
+    return table(heading, rows)
 
 
 def startup() -> str:
@@ -125,7 +152,19 @@ def demo() -> str:
     return table([*heading, "test loss", "distance to truth"], rows)
 
 
-PARTS = (throughput, memory, cost, display, metrics, level, comparison, startup, demo)
+PARTS = (
+    throughput,
+    memory,
+    cost,
+    display,
+    metrics,
+    level,
+    comparison,
+    startup,
+    demo,
+    swimmer,
+    simulators,
+)
 
 
 def filled(text: str) -> str:

@@ -38,9 +38,11 @@ class Checkpoints:
 
     - `folder`: where they are, or will be.
     - `keep`: how many are kept.
+    - `write`: whether to write, which must only be one process at a time. It removes what a
+        killed process left half-written; a reader touches nothing.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 3):
+    def __init__(self, folder: str | Path, keep: int = 3, write: bool = True):
         # Takes more than a second to import, which only those who save should wait for.
         import orbax.checkpoint as ocp
 
@@ -48,9 +50,13 @@ class Checkpoints:
         self.folder = Path(folder).resolve()
         self._ocp = ocp
         try:
-            self._manager = ocp.CheckpointManager(
-                self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=keep)
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=keep,
+                create=write,
+                cleanup_tmp_directories=write,
+                read_only=not write,
             )
+            self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be used: {error}") from error
 
@@ -66,11 +72,13 @@ class Checkpoints:
 
     def updates(self) -> list[int]:
         """The updates of which there is a complete checkpoint."""
-        return sorted(self._manager.all_steps(read=True))
+        return sorted(self._manager.all_steps(read=True)) if self.folder.exists() else []
 
     def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
-        """Copy the arrays, and write them and some JSON facts in the background."""
+        """Copy the arrays and some JSON facts, and write them in the background."""
         leaves = [_to_host(leaf) for leaf in jax.tree.leaves(tree)]
+        # A copy, too: the caller may go on changing what is written only later.
+        facts = json.loads(json.dumps(facts))
         facts = {"format": FORMAT, "leaves": _describe(tree, leaves), "facts": facts}
         args = self._ocp.args
         parts = {

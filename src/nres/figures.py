@@ -85,7 +85,8 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
 
 def _log_if_positive(panel: Axes) -> None:
     values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
-    if values and np.nanmin(np.concatenate(values)) > 0:
+    finite = np.concatenate([x[np.isfinite(x)] for x in values] or [np.zeros(0)])
+    if finite.size and finite.min() > 0:
         panel.set_yscale("log")
         for choose in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
             choose(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))

@@ -54,6 +54,8 @@ class TrainResult:
     history: History
     interrupted: bool
     """Whether Ctrl-C or the callback ended the run before its last update."""
+    signalled: bool = False
+    """Whether it was Ctrl-C."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +166,9 @@ def train(
                 evals = log.evaluate(eval_fn, _copy(theta), state.update, state.seconds)
             if callback is not None and callback(Progress(theta, state, last, columns, evals)):
                 break
-        stopped = interrupted() or state.update < last
-    return TrainResult(carry[0], state, log.history(), interrupted=stopped)
+        signalled = interrupted() and state.update < last
+    stopped = state.update < last
+    return TrainResult(carry[0], state, log.history(), interrupted=stopped, signalled=signalled)
 
 
 def _copy(tree: PyTree) -> PyTree:

@@ -5,6 +5,7 @@ import typer
 from nres.cli.compare import compare
 from nres.cli.demo import demo
 from nres.cli.inspect import evaluate, list_known, plot, show
+from nres.cli.render import render
 from nres.cli.train import resume, train
 
 app = typer.Typer(
@@ -20,3 +21,4 @@ app.command()(resume)
 app.command()(evaluate)
 app.command()(plot)
 app.command()(show)
+app.command()(render)

@@ -22,10 +22,11 @@ from nres.runs import (
     SettingsError,
     build,
     curves,
+    early_level,
     execute,
     new_path,
     resolve,
-    slowdowns,
+    times_to_level,
 )
 from nres.runs.compare import AXES, headline
 
@@ -51,6 +52,10 @@ def compare(
     sigma: Annotated[str | None, typer.Option(help="For all methods that have noise.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="For all methods.")] = None,
     lr: Annotated[str | None, typer.Option(help="For all methods.")] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(help="The level to reach; by default the best that NRES reaches early."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the comparison.")] = None,
     policy: PolicyOption = None,
     options: Options = None,
@@ -78,7 +83,8 @@ def compare(
         if name not in ("bptt", "tbptt", "dodge", "uoro"):
             own["sigma"] = sigma
         own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
-        own["budget_seconds"] = budget_seconds
+        if budget_seconds is not None:
+            own |= {"budget_seconds": budget_seconds, "log_every": 1000, "eval_every": ENDLESS}
         planned[name] = [resolve(system, name, seed=seed, **own) for seed in range(seeds)]
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
     for settings in planned.values():
@@ -89,7 +95,7 @@ def compare(
         name: [_carry_out(folder / f"{name}-{s.seed}", s, console, quiet) for s in settings]
         for name, settings in planned.items()
     }
-    summary = _summarise(runs)
+    summary = _summarise(runs, level)
     comparison_figure(curves(runs), summary["measured"].replace("_", " "), folder / "figure.png")
     with replacing(folder / "comparison.json") as partial:
         partial.write_text(json.dumps(summary, indent=2) + "\n")
@@ -125,7 +131,7 @@ def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) ->
             raise RunError(
                 f"{path} holds a run with other settings: choose another folder for this one."
             )
-        with Checkpoints(path / "checkpoints") as checkpoints:
+        with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
             seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
         complete = bool(made) and made[-1] >= settings.updates
@@ -146,10 +152,11 @@ def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) ->
     return run
 
 
-def _summarise(runs: dict[str, list[Run]]) -> dict[str, Any]:
+def _summarise(runs: dict[str, list[Run]], level: float | None) -> dict[str, Any]:
     reference = "nres" if "nres" in runs else next(iter(runs))
     drawn = curves(runs)
-    level, ratios = slowdowns(runs, reference)
+    level = early_level(runs[reference]) if level is None else level
+    times = times_to_level(runs, level)
     rows = []
     for method, group in runs.items():
         last = [run.metrics for run in group]
@@ -162,12 +169,11 @@ def _summarise(runs: dict[str, list[Run]]) -> dict[str, Any]:
                 "total_steps": [int(m["total_steps"][-1]) for m in last],
                 "sequential_steps": [int(m["sequential_steps"][-1]) for m in last],
                 "seconds": [float(m["seconds"][-1]) for m in last],
-                "final": float(measured.mean[-1]),
-                "best": float(measured.mean.min()),
-                # JSON knows no infinity: null is never.
+                "final": _number(float(measured.mean[-1])),
+                "best": _number(float(measured.mean.min())),
+                "reached": {axis: _number(x) for axis, x in times[method].items()},
                 "times_longer": {
-                    axis: ratio if math.isfinite(ratio) else None
-                    for axis, ratio in ratios[method].items()
+                    axis: _ratio(x, times[reference][axis]) for axis, x in times[method].items()
                 },
             }
         )
@@ -183,23 +189,33 @@ def _summarise(runs: dict[str, list[Run]]) -> dict[str, Any]:
     }
 
 
+def _ratio(value: float, reference: float) -> float | None:
+    return _number(value / reference) if 0 < reference < math.inf else None
+
+
+def _number(value: float) -> float | None:
+    """As JSON has it, which knows no infinity: null is never."""
+    return value if math.isfinite(value) else None
+
+
 def _table(summary: dict[str, Any]) -> Table:
     measured = summary["measured"].replace("_", " ")
     reference = DISPLAY_NAMES[summary["reference"]]
     table = Table(
-        title=f"{summary['system']}: {measured}, and how many times longer than {reference} to "
-        f"{summary['level']:.4g}, which it reaches early"
+        title=f"{summary['system']}: {measured}, and when it first is {summary['level']:.4g} "
+        f"(in brackets: relative to {reference})"
     )
     table.add_column("method")
-    headings = ("updates", "sequential steps", "total steps", "seconds")
-    for heading in ("at the end", "at best", *(f"× {name}" for name in headings)):
+    for heading in ("at the end", "at best", "updates", "sequential steps", "total steps", "s"):
         table.add_column(heading, justify="right")
     for row in summary["methods"]:
-        ratios = (row["times_longer"][axis] for axis in AXES)
+        cells = (
+            "never" if x is None else f"{x:.3g}" + ("" if r is None else f" ({r:.2f}×)")
+            for x, r in ((row["reached"][axis], row["times_longer"][axis]) for axis in AXES)
+        )
         table.add_row(
             DISPLAY_NAMES[row["method"]],
-            f"{row['final']:.4g}",
-            f"{row['best']:.4g}",
-            *("never" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+            *("diverged" if x is None else f"{x:.4g}" for x in (row["final"], row["best"])),
+            *cells,
         )
     return table

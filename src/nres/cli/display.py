@@ -23,11 +23,10 @@ class Display:
 
     - `console`: where to draw.
     - `title`: what is being run.
-    - `first`: how many updates were made before.
     - `quiet`: whether to be silent anyway.
     """
 
-    def __init__(self, console: Console, title: str, first: int = 0, quiet: bool = False):
+    def __init__(self, console: Console, title: str, quiet: bool = False):
         self.silent = quiet or not console.is_terminal
         self.console, self.title = console, title
         self.bar = Progress(
@@ -42,8 +41,8 @@ class Display:
             disable=self.silent,
         )
         self.task: TaskID | None = None
-        self.first, self.best = first, math.inf
-        self.drawn, self.mark = 0.0, (0.0, first, 0)
+        self.best = math.inf
+        self.drawn, self.mark = 0.0, (0.0, 0, 0)
 
     def __enter__(self) -> "Display":
         if not self.silent:

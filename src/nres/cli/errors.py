@@ -11,8 +11,9 @@ from nres.checkpoint import CheckpointError
 from nres.estimators import NonFiniteError
 from nres.pools import PoolError
 from nres.runs import RunError, SettingsError
+from nres.runs.metrics import MetricsError
 
-TOLD = (RunError, CheckpointError, PoolError, NonFiniteError, ImportError, OSError)
+TOLD = (RunError, CheckpointError, MetricsError, PoolError, NonFiniteError, ImportError, OSError)
 
 
 def explained(command: Callable) -> Callable:
@@ -25,14 +26,7 @@ def explained(command: Callable) -> Callable:
         except SettingsError as error:
             _tell(error)
             raise typer.Exit(2) from error
-        except (
-            RunError,
-            CheckpointError,
-            PoolError,
-            NonFiniteError,
-            ImportError,
-            OSError,
-        ) as error:
+        except TOLD as error:
             _tell(error)
             raise typer.Exit(1) from error
 

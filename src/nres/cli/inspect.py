@@ -85,7 +85,7 @@ def show(run: RunFolder) -> None:
 @explained
 def evaluate(
     run: RunFolder,
-    episodes: Annotated[int, typer.Option(help="Over how many episodes.", min=1)] = 1000,
+    episodes: Annotated[int, typer.Option(help="Over how many episodes.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
 ) -> None:
     """Evaluate the parameters of a run's newest checkpoint, unperturbed.
@@ -99,8 +99,9 @@ def evaluate(
     losses = np.asarray(result.losses)
     spread = losses.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
     console.print(f"loss: {losses.mean():.5g} ± {spread:.2g} over {episodes} episodes")
+    console.print("As measured while training:")
     for name, value in problem.measure(theta).items():
-        console.print(f"{name}: {float(value):.5g}")
+        console.print(f"  {name}: {float(value):.5g}")
 
 
 @explained

@@ -95,26 +95,26 @@ def resume(
 
     Example: nres resume runs/first
     """
-    opened = Run.open(run)
-    if updates is not None:
-        if updates < 1:
-            raise SettingsError(f"updates must be at least 1, got {updates}.")
-        opened = opened.extended(updates)
-    carry_out(opened, tensorboard=tensorboard, quiet=quiet)
+    carry_out(Run.open(run), updates=updates, tensorboard=tensorboard, quiet=quiet)
 
 
-def carry_out(run: Run, *, tensorboard: bool, quiet: bool) -> None:
+def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet: bool) -> None:
     """Execute a run with a display, draw its figure, and say how it ended."""
     console = Console()
     settings = run.settings
     title = f"{settings.method} on {settings.system}"
     try:
         with Display(console, title, quiet=quiet) as display:
-            outcome = execute(run, callback=display, tensorboard=tensorboard)
+            outcome = execute(run, updates=updates, callback=display, tensorboard=tensorboard)
     except KeyboardInterrupt:
-        # Ctrl-C while compiling: there is nothing to lose yet.
-        console.print(f"Interrupted before the first update. Start again: nres resume {run.path}")
+        # While compiling, or a second time: what is lost was not in a checkpoint yet.
+        console.print(
+            f"Interrupted. Go on from the newest checkpoint with: nres resume {run.path}",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(130) from None
+    run = outcome.run
     run_figure([run], run.path / "figure.png")
     if not quiet:
         tell(console, outcome)

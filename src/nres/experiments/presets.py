@@ -96,4 +96,14 @@ SYSTEMS: dict[str, KnownSystem] = {
             "nres": _half_cheetah(lr="3e-5"),
         },
     ),
+    # The others are not in the paper: give a sigma and a learning rate.
+    **{
+        task: KnownSystem(f"{what} (MuJoCo {name}), ends on a fall, T = 1000", _mujoco(task), {})
+        for task, name, what in (
+            ("hopper", "Hopper", "hop forward on one leg"),
+            ("walker2d", "Walker2d", "walk forward on two legs, in a plane"),
+            ("ant", "Ant", "walk forward on four legs"),
+            ("humanoid", "Humanoid", "walk forward on two legs"),
+        )
+    },
 }

@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +48,7 @@ class GymPool:
     - `variance`: that of a named policy's initial parameters.
     - `clip`: whether to clip actions to the bounds of the action space.
     - `processes`: in how many processes to run, besides this one; each runs whole windows of its
-        share of the lanes.
+        share of the lanes. Environment and policy must then be picklable.
     - `options`: what the environment is made with.
     """
 
@@ -82,7 +83,7 @@ class GymPool:
         self._policy_name = (str(policy), variance)
         self.processes = processes
         self._hosts: list[Any] = []
-        self._count = self._serial = 0
+        self._count, self._serial = 0, -1
         probe.env.close()
 
     def __repr__(self) -> str:
@@ -100,7 +101,7 @@ class GymPool:
         """Loss and return of 20 unperturbed episodes."""
         # In environments of their own: those that train may not be able to go back.
         pool = GymPool.__new__(GymPool)
-        pool.__dict__.update(self.__dict__, _hosts=[], _count=0, _serial=0)
+        pool.__dict__.update(self.__dict__, _hosts=[], _count=0, _serial=-1)
         try:
             return returns(pool, theta, key)
         finally:
@@ -144,7 +145,7 @@ class GymPool:
         count = members * workers
         length = np.full(workers, window) if length is None else length
         begins = np.ones(workers, bool) if state is None else start == 0
-        if window > 0:
+        if window > 0 and state is not None:
             begins = begins & (length > 0)
         newest = state is not None and (state["serial"] == self._serial).all()
         if state is not None and not newest and not self.can_fork:
@@ -161,10 +162,15 @@ class GymPool:
         newest = self._serve(count) and newest
         # Environments that are where the state says need not be put there.
         lanes["state"] = None if state is None or newest else flat_lanes(state)
+        self._serial = -1  # until all have answered, the environments are nowhere in particular
         shares = np.array_split(np.arange(count), len(self._hosts))
-        for host, share in zip(self._hosts, shares, strict=True):
-            host.send(jax.tree.map(lambda x, s=share: x[s], lanes))
-        answers = [host.receive() for host in self._hosts]
+        try:
+            for host, share in zip(self._hosts, shares, strict=True):
+                host.send(jax.tree.map(lambda x, s=share: x[s], lanes))
+            answers = [host.receive() for host in self._hosts]
+        except BaseException:
+            self.close()  # with answers that nobody read
+            raise
         for answer, share in zip(answers, shares, strict=True):
             if isinstance(answer, _Failure):
                 lane = int(share[answer.lane])
@@ -304,6 +310,8 @@ class _Lanes:
             return self._advance(**self._pending)
         except _Failure as failure:
             return failure
+        except Exception as error:  # of the policy, say
+            return _Failure(0, 0, 0, traceback.format_exception_only(error)[-1].strip())
 
     def close(self) -> None:
         for lane in self.lanes:
@@ -316,7 +324,7 @@ class _Lanes:
             if begins[i]:
                 self.observation[i] = _guarded(i, seed, 0, lane.reset, int(seed[i]))
                 self.ended[i] = False
-            elif state is not None and length[i] > 0 and not self.ended[i]:
+            elif state is not None:
                 _guarded(i, seed, 0, lane.restore, state["snapshot"][i])
         loss, steps = np.zeros(len(self.lanes)), np.zeros(len(self.lanes), np.int32)
         active = np.flatnonzero((length > 0) & ~self.ended)
@@ -338,7 +346,8 @@ class _Lanes:
         answer = {"loss": loss, "steps": steps, "ended": self.ended.copy()}
         if self.snapshots:
             answer["observation"] = self.observation.copy()
-            answer["snapshot"] = np.stack([lane.snapshot() for lane in self.lanes])
+            rows = [_guarded(i, seed, 0, lane.snapshot) for i, lane in enumerate(self.lanes)]
+            answer["snapshot"] = np.stack(rows)
         return answer
 
 
@@ -373,7 +382,8 @@ class _Process:
     def receive(self) -> Any:
         try:
             return self.pipe.recv()
-        except EOFError as error:
+        except (EOFError, OSError) as error:
+            self.process.join(1)
             raise PoolError(
                 f"a process with environments has died, with exit code {self.process.exitcode}."
             ) from error
@@ -386,11 +396,18 @@ class _Process:
 
 
 def _serve(pipe: Any, arguments: tuple) -> None:
-    lanes = _Lanes(*arguments)
+    # Ctrl-C reaches every process of a terminal; when to end is for the first one to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        lanes = _Lanes(*arguments)
+    except Exception as error:
+        pipe.recv()
+        pipe.send(_Failure(0, 0, 0, traceback.format_exception_only(error)[-1].strip()))
+        return
     while True:
         try:
             task = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             break
         lanes.send(task)
         pipe.send(lanes.receive())

@@ -1,7 +1,8 @@
 """Runs: settings, folders, metrics, checkpoints, and how to carry them out."""
 
 from nres.runs.compare import curves as curves
-from nres.runs.compare import slowdowns as slowdowns
+from nres.runs.compare import early_level as early_level
+from nres.runs.compare import times_to_level as times_to_level
 from nres.runs.execute import Outcome as Outcome
 from nres.runs.execute import execute as execute
 from nres.runs.folder import Run as Run

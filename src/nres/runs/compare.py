@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nres.runs.folder import Run
+from nres.runs.folder import Run, RunError
+from nres.runs.metrics import read_lines
 
 # What a run is measured against: the columns of its metrics, and what they are called.
 AXES: Mapping[str, str] = {
@@ -31,16 +32,17 @@ def headline(run: Run) -> str:
     """The evaluation that is compared: the first one a system reports."""
     names = [name for name in run.metrics if name.startswith("eval/")]
     if not names:
-        raise ValueError(f"{run.path} has not been evaluated yet.")
+        raise RunError(f"{run.path} has not been evaluated yet.")
     return names[0]
 
 
 def evaluations(run: Run, axis: str) -> tuple[np.ndarray, np.ndarray]:
     """Where on one of `AXES` a run was evaluated, and with what result."""
-    metrics = run.metrics
-    y = metrics[headline(run)]
-    known = np.isfinite(y)
-    return metrics[axis][known].astype(float), y[known]
+    metrics, name = run.metrics, headline(run)
+    made = np.array([name in row for row in read_lines(run.metrics_file)])
+    # Not finite is worse than anything.
+    y = np.nan_to_num(metrics[name][made], nan=np.inf)
+    return metrics[axis][made].astype(float), y
 
 
 def curve(runs: Sequence[Run], axis: str) -> Curve:
@@ -72,27 +74,17 @@ def early_level(runs: Sequence[Run]) -> float:
 
 
 def reached(runs: Sequence[Run], level: float, axis: str) -> float:
-    """Where a level is first reached: the median over seeds; infinite if most never get there."""
+    """Where a level is first reached: the (lower) median over seeds; infinite if most never do."""
     first = []
     for run in runs:
         x, y = evaluations(run, axis)
         first.append(x[y <= level][0] if (y <= level).any() else math.inf)
-    return float(np.sort(first)[len(first) // 2])
+    return float(np.sort(first)[(len(first) - 1) // 2])
 
 
-def slowdowns(
-    runs: Mapping[str, Sequence[Run]], reference: str
-) -> tuple[float, dict[str, dict[str, float]]]:
-    """How many times longer each method takes than a reference to what that reaches early.
-
-    **Returns:** the level, and the ratios by method and axis; infinite where a method never
-    gets there.
-    """
-    level = early_level(runs[reference])
-    return level, {
-        method: {
-            axis: reached(group, level, axis) / max(reached(runs[reference], level, axis), 1e-12)
-            for axis in AXES
-        }
+def times_to_level(runs: Mapping[str, Sequence[Run]], level: float) -> dict[str, dict[str, float]]:
+    """Where on each axis each method first reaches a level; infinite where it never does."""
+    return {
+        method: {axis: reached(group, level, axis) for axis in AXES}
         for method, group in runs.items()
     }

@@ -31,6 +31,7 @@ class Outcome:
 def execute(
     run: Run,
     *,
+    updates: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
     tensorboard: bool = False,
 ) -> Outcome:
@@ -49,30 +50,38 @@ def execute(
     **Arguments:**
 
     - `run`: a run, created or opened.
+    - `updates`: how many updates to make in all, if not as many as were planned.
     - `callback`: called as that of `nres.train`.
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     """
     settings, problem = run.settings, run.problem
     with run.locked(), Checkpoints(run.path / "checkpoints") as checkpoints:
         theta, state, pending = problem.theta, None, None
-        if updates := checkpoints.updates():
+        saved = checkpoints.updates()
+        last = settings.updates if updates is None else updates
+        if last <= (saved[-1] if saved else 0):
+            raise RunError(
+                f"{run.path} has made {saved[-1] if saved else 0} updates, and {last} are asked "
+                "for: there is nothing to do. `--updates` asks for more."
+            )
+        budget = settings.budget_seconds
+        if saved and budget is not None and checkpoints.facts(saved[-1])["seconds"] >= budget:
+            raise RunError(f"{run.path} is complete: its {budget:g} seconds are spent.")
+        if saved:
             if not problem.estimator.pool.can_fork:
                 raise RunError(
                     f"{run.path} cannot be continued: {settings.system} offers no snapshots of its "
                     "environments, so the episodes under way are lost. Begin a new run."
                 )
-            tree, facts = checkpoints.restore(updates[-1], checkpoint_template(problem))
+            tree, facts = checkpoints.restore(saved[-1], checkpoint_template(problem))
             theta, pending = tree["theta"], facts["pending"]
             steps = Steps(*facts["steps"])
             state = TrainState(
                 tree["estimator"], tree["optimizer"], facts["update"], steps, facts["seconds"]
             )
         done = 0 if state is None else state.update
-        if done >= settings.updates:
-            raise RunError(
-                f"{run.path} is complete: all of its {settings.updates} updates are made. "
-                "`--updates` asks for more."
-            )
+        if last != settings.updates:
+            run = run.extended(last)
         # Before the first update there may be an evaluation already, which will be made again.
         cut_metrics(run.metrics_file, done or -1)
         board = run.path / "tensorboard" if tensorboard else None
@@ -95,7 +104,7 @@ def execute(
                 problem.estimator,
                 problem.optimizer,
                 theta,
-                updates=settings.updates - done,
+                updates=last - done,
                 key=problem.key,
                 eval_fn=problem.measure if settings.budget_seconds is None else None,
                 eval_every=settings.eval_every,
@@ -104,9 +113,11 @@ def execute(
             )
             keeper.save(result.theta, result.state)
             keeper.wait()
-    early = result.interrupted and not clock.is_over(result.state.seconds)
+    close = getattr(problem.estimator.pool, "close", None)
+    if close is not None:
+        close()
     which = signal.SIGTERM if terminated() else signal.SIGINT
-    return Outcome(run, result, int(which) if early else None)
+    return Outcome(run, result, int(which) if terminated() or result.signalled else None)
 
 
 class _Clock:

@@ -59,7 +59,7 @@ class Run:
             raise RunError(f"{path} exists and is not an empty folder: choose another one.")
         config = {
             "settings": settings.to_json(),
-            "fingerprint": fingerprint(problem),
+            "fingerprint": fingerprint(settings, problem),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": sys.argv,
             "versions": _versions(),
@@ -106,7 +106,7 @@ class Run:
     def problem(self) -> Problem:
         """System, estimator and optimizer, made anew; refused if they are not what they were."""
         problem = build(self.settings)
-        old, new = self.config["fingerprint"], fingerprint(problem)
+        old, new = self.config["fingerprint"], fingerprint(self.settings, problem)
         # Another version of JAX may write the same system differently.
         if old["jax"] == new["jax"] and old != new:
             raise RunError(
@@ -117,7 +117,7 @@ class Run:
 
     def theta(self) -> Theta:
         """The parameters in the newest checkpoint."""
-        with Checkpoints(self.path / "checkpoints") as checkpoints:
+        with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             updates = checkpoints.updates()
             if not updates:
                 raise RunError(f"{self.path} has no checkpoint yet.")
@@ -152,12 +152,21 @@ def checkpoint_template(problem: Problem) -> dict[str, Any]:
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
 
-def fingerprint(problem: Problem) -> dict[str, str]:
-    """What tells a system from a changed one: what it computes, and with which numbers."""
+def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
+    """What tells a system from a changed one.
+
+    Of a JAX system: what it computes, and with which numbers. Of any other: its options, and the
+    file it comes from.
+    """
     digest = hashlib.sha256()
     pool = problem.estimator.pool
+    shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
+    digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
+    file = settings.system.rpartition(":")[0]
     if not isinstance(pool, JaxPool):
-        digest.update(repr(pool).encode())
+        digest.update(json.dumps(settings.options, sort_keys=True).encode())
+        if file.endswith(".py"):
+            digest.update(Path(file).read_bytes())
     else:
         system = pool.system
         key, t = jax.random.key(0), np.int32(0)

@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 
 from nres.files import replacing
+from nres.history import COLUMNS
 from nres.train import Progress
 
-COLUMNS = (
-    "update",
-    "total_steps",
-    "sequential_steps",
-    "seconds",
-    "loss",
-    "grad_norm",
-    "nonfinite",
-)
 _AVERAGED = ("loss", "grad_norm")
+
+
+class MetricsError(RuntimeError):
+    """A file of metrics that cannot be read."""
 
 
 class MetricsWriter:
@@ -130,7 +126,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             if number == len(lines) and not text.endswith("\n"):
                 break
-            raise ValueError(f"{path}, line {number}, is not JSON: {error}.") from error
+            raise MetricsError(f"{path}, line {number}, is not JSON: {error}.") from error
     return entries
 
 

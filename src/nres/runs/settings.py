@@ -22,7 +22,7 @@ from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
 from nres.pools.gym import GymPool
 from nres.schedule import Piecewise
-from nres.system import System, Theta
+from nres.system import System, Theta, as_theta
 
 # What runs are measured with: the same for all of them, so that they can be compared.
 EVAL_KEY = 2023
@@ -239,8 +239,11 @@ def build(settings: Settings) -> Problem:
             f"{settings.system} does not say where to start: give it a method "
             "`initial_theta(self, key)` that returns the parameters to begin with."
         )
-    theta = system.initial_theta(start)
-    estimator.pool.check(theta)
+    try:
+        theta = as_theta(system.initial_theta(start))
+        estimator.pool.check(theta)
+    except ValueError as error:
+        raise SettingsError(f"{settings.system}: {error}") from error
 
     def measure(theta):
         key = jax.random.key(EVAL_KEY)

@@ -150,12 +150,12 @@ class MujocoPool:
             observation[fresh] = self.task.observe(f, fresh)
             position[fresh] = self.task.position(f, fresh)
 
-        warned = _troubles(f)
+        f.batch.warning[:] = 0
         steps_left = np.tile(length, members)
         loss, steps = np.zeros(count), np.zeros(count, np.int32)
         self._steps(f, thetas, ended, observation, position, steps_left, loss, steps)
         # MuJoCo starts a simulation over when its numbers get out of hand.
-        broken |= _troubles(f) > warned
+        broken |= _troubles(f) > 0
         loss[broken] = np.nan
 
         shape = (members, workers)
@@ -199,7 +199,11 @@ class MujocoPool:
             healthy = task.healthy(f, ids)
             if healthy is not None and not healthy.all():
                 ended[ids] = ~healthy
+                self._end(f, ended, observation, position)
                 ids = None
+
+    def _end(self, f, ended, observation, position) -> None:
+        """What else is to be done when a lane has ended: here nothing, it is absorbed."""
 
     def _lanes(self, count: int) -> SimpleNamespace:
         """A batch of so many simulations, with its fields as arrays."""

@@ -1,0 +1,120 @@
+"""Environment steps per second of NRES on MuJoCo: whole updates, raw physics, gymnasium.
+
+python benchmarks/simulators.py [--quick] [--out FOLDER]
+
+*Raw* is `mujoco.batch.Batch` with a linear policy in NumPy and nothing else: no rewards, no
+resets, no gradients. Gymnasium is its `SyncVectorEnv` with the same policy.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+
+import gymnasium
+import mujoco.batch
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from nres.files import replacing
+from nres.pools import MujocoPool
+from nres.runs import build, resolve
+from run import machine
+
+GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
+
+
+def whole_updates(pool: MujocoPool, settings, theta, updates: int) -> tuple[float, float]:
+    """Steps per second of updates, and the seconds that unlocking took."""
+    problem = build(settings)
+    began = time.perf_counter()
+    state = problem.estimator.init(theta, problem.key)
+    unlocking = time.perf_counter() - began
+    steps, optimizer = 0, optax.sgd(1e-9)
+    problem.estimator.estimate(theta, state)  # compile
+    began = time.perf_counter()
+    optimizer_state = optimizer.init(theta)
+    for _ in range(updates):
+        estimate = problem.estimator.estimate(theta, state)
+        change, optimizer_state = optimizer.update(estimate.grad, optimizer_state)
+        theta, state = optax.apply_updates(theta, change), estimate.state
+        steps += estimate.steps.total
+    return steps / (time.perf_counter() - began), unlocking
+
+
+def raw(pool: MujocoPool, theta, state, lanes: int, steps: int) -> float:
+    batch = mujoco.batch.Batch(pool.model, nsim=lanes, nthread=pool.threads)
+    qpos, qvel, ctrl = (batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
+    batch.state[:] = state["rows"].reshape(lanes, -1)
+    thetas = np.broadcast_to(np.asarray(theta, np.float64), (lanes, *theta.shape)).copy()
+    hidden = qpos.shape[1] + qvel.shape[1] - pool.observations
+    began = time.perf_counter()
+    for _ in range(steps):
+        observation = np.concatenate([qpos[:, hidden:], qvel], axis=1)
+        ctrl[:] = np.matmul(thetas, observation[:, :, None])[:, :, 0]
+        batch.step(nstep=pool.task.frame_skip)
+    return lanes * steps / (time.perf_counter() - began)
+
+
+def gymnasiums(name: str, theta, lanes: int, steps: int) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        envs = gymnasium.vector.SyncVectorEnv(
+            [lambda: gymnasium.make(GYM_IDS[name], disable_env_checker=True)] * lanes
+        )
+    observation, _ = envs.reset(seed=0)
+    weights = np.asarray(theta, np.float64)
+    began = time.perf_counter()
+    for _ in range(steps):
+        observation, *_ = envs.step(observation @ weights.T)
+    return lanes * steps / (time.perf_counter() - began)
+
+
+def run(quick: bool = False, rounds: int = 4) -> list[dict]:
+    """The best of some rounds for each, in turn."""
+    rows = []
+    for name in GYM_IDS:
+        settings = resolve(name, "nres", options={"horizon": 100} if quick else {})
+        problem = build(settings)
+        pool, theta = problem.system, problem.theta
+        assert isinstance(pool, MujocoPool)
+        lanes = 2 * settings.workers
+        state = problem.estimator.init(theta, problem.key).carry.pool
+        best = dict.fromkeys(("nres", "raw", "gymnasium"), 0.0)
+        for _ in range(1 if quick else rounds):
+            speed, unlocking = whole_updates(pool, settings, theta, 1 if quick else 6)
+            best["nres"] = max(best["nres"], speed)
+            best["raw"] = max(best["raw"], raw(pool, theta, state, lanes, 5 if quick else 100))
+            best["gymnasium"] = max(
+                best["gymnasium"], gymnasiums(name, theta, lanes, 1 if quick else 30)
+            )
+        rows.append(
+            {"task": name, "workers": settings.workers, "window": settings.window}
+            | {f"{who}_steps_per_second": speed for who, speed in best.items()}
+            | {"of_raw": best["nres"] / best["raw"], "unlocking_seconds": unlocking}
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    arguments = parser.parse_args()
+    rows = run(arguments.quick)
+    table = Table(title="Environment steps per second")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+    facts = machine() | {"mujoco": mujoco.__version__}
+    with replacing(arguments.out / "simulators.json") as partial:
+        partial.write_text(json.dumps({"machine": facts, "simulators": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

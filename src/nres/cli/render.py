@@ -1,0 +1,40 @@
+"""`nres render`: look at a trained policy."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nres.cli.errors import explained
+from nres.pools import MujocoPool
+from nres.pools.mujoco.render import choose_backend, film, save
+from nres.runs import Run, RunError, SettingsError
+
+
+@explained
+def render(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A .gif for an animation, a .png for a strip of frames.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="How many steps to show.", min=1)] = 400,
+    every: Annotated[int, typer.Option(help="Steps from frame to frame.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the initial state.")] = 0,
+) -> None:
+    """Film the policy of a run's newest checkpoint, in MuJoCo.
+
+    Example: nres render runs/swimmer-nres-... --out swimmer.gif
+    """
+    choose_backend()
+    opened = Run.open(run)
+    out = out or opened.path / "policy.gif"
+    if out.suffix not in (".gif", ".png"):
+        raise SettingsError(f"{out} must end in .gif or .png.")
+    pool = opened.problem.system
+    if not isinstance(pool, MujocoPool):
+        raise RunError(f"{opened.settings.system} is not a MuJoCo task: there is nothing to film.")
+    frames = film(pool, opened.theta(), seed, steps=steps, every=every)
+    seconds = pool.task.frame_skip * pool.model.opt.timestep * every
+    save(frames, out, milliseconds=round(1000 * seconds))
+    Console().print(f"{len(frames)} frames: {out}", soft_wrap=True, highlight=False)

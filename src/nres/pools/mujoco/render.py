@@ -1,0 +1,93 @@
+"""Pictures of a policy at work."""
+
+import ctypes.util
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from nres.files import replacing
+from nres.pools.mujoco.pool import MujocoPool
+from nres.pools.mujoco.task import require_mujoco
+
+HELP = (
+    "MuJoCo cannot draw here. Without a display it needs a library for that: on Debian or Ubuntu "
+    "`apt install libosmesa6` and MUJOCO_GL=osmesa, or with a GPU `apt install libegl1` and "
+    "MUJOCO_GL=egl."
+)
+
+
+def choose_backend() -> None:
+    """Let MuJoCo draw off-screen with what is installed; to be called before it is imported."""
+    if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
+        return
+    for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
+        if ctypes.util.find_library(library):
+            os.environ["MUJOCO_GL"] = name
+            return
+
+
+def film(
+    pool: MujocoPool,
+    theta: PyTree,
+    seed: int,
+    *,
+    steps: int,
+    every: int,
+    width: int = 320,
+    height: int = 240,
+) -> list[np.ndarray]:
+    """Frames of one unperturbed episode, as arrays of red, green and blue bytes.
+
+    **Arguments:**
+
+    - `pool`, `theta`: what to show.
+    - `seed`: of the initial state.
+    - `steps`: how many steps to show, at most.
+    - `every`: steps from one frame to the next.
+    """
+    mujoco = require_mujoco()
+    try:
+        renderer = mujoco.Renderer(pool.model, height, width)
+    except Exception as error:  # what it raises depends on what is missing
+        raise ImportError(f"{HELP} ({error})") from error
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+    for name, value in pool.task.camera.items():
+        setattr(camera, name, value)
+    data = mujoco.MjData(pool.model)
+    keys = np.array([[0, seed]], np.uint32)
+    thetas = jax.tree.map(lambda x: np.asarray(x)[None, None], theta)
+    state: Any = pool.advance(None, thetas, keys, np.array([0]), 0).state
+    frames = []
+    for t in range(0, min(steps, pool.horizon), every):
+        row = state["rows"][0, 0]
+        mujoco.mj_setState(pool.model, data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(pool.model, data)
+        renderer.update_scene(data, camera)
+        frames.append(renderer.render().copy())
+        if state["ended"][0, 0]:
+            break
+        # From step 1 on, so that it does not begin anew.
+        state = pool.advance(state, thetas, keys, np.array([t + 1]), every).state
+    renderer.close()
+    return frames
+
+
+def save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
+    """An animation if the name ends in .gif, else a strip of up to eight frames."""
+    from PIL import Image
+
+    if path.suffix == ".gif":
+        images = [Image.fromarray(frame).quantize(64) for frame in frames]
+        with replacing(path) as partial:
+            images[0].save(
+                partial, save_all=True, append_images=images[1:], duration=milliseconds, loop=0
+            )
+        return
+    chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, min(8, len(frames))).astype(int)]
+    with replacing(path) as partial:
+        Image.fromarray(np.concatenate(chosen, axis=1)).save(partial)
