@@ -56,3 +56,7 @@ def test_benchmarks_run(tmp_path):
     assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
     assert results["display"]["plain"] > 0
     assert results["startup_seconds"]["total"] > 0
+    command = [sys.executable, "benchmarks/simulators.py", "--quick", "--out", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    results = json.loads((tmp_path / "simulators.json").read_text())
+    assert [row["task"] for row in results["simulators"]] == ["swimmer", "halfcheetah"]

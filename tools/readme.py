@@ -116,6 +116,21 @@ def compared(name: str, form: str) -> str:
     return table(["method", "at the end", "at best", *headings.values()], rows)
 
 
+def halfcheetah() -> str:
+    lines = (ROOT / "results/halfcheetah/nres-0/metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "eval/return" in row]
+    solved = next((row for row in rows if row["eval/return"] >= 3430), None)
+    reached = (
+        f"a return of 3,430, where HalfCheetah counts as solved, after {solved['total_steps']:.2e} "
+        f"steps ({solved['sequential_steps']:,} one after another, {solved['seconds']:.0f} seconds "
+        "of updates on 2 cores)"
+        if solved
+        else "no return of 3,430, where HalfCheetah counts as solved"
+    )
+    last = rows[-1]
+    return f"{reached}, and {last['eval/return']:,.0f} at the end, after {last['total_steps']:.2e}"
+
+
 def simulators() -> str:
     rows = [
         [
@@ -163,6 +178,7 @@ PARTS = (
     startup,
     demo,
     swimmer,
+    halfcheetah,
     simulators,
 )
 

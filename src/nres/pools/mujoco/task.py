@@ -77,7 +77,14 @@ class Task(abc.ABC):
 
     def model(self) -> Any:
         """The compiled model, from the files of the installed gymnasium."""
-        return require_mujoco().MjModel.from_xml_path(str(assets() / self.model_file))
+        mujoco = require_mujoco()
+        # Gymnasium's files use what MuJoCo deprecates: nothing that a user could mend.
+        before = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(lambda message: None)
+        try:
+            return mujoco.MjModel.from_xml_path(str(assets() / self.model_file))
+        finally:
+            mujoco.set_mju_user_warning(before)
 
 
 def control_cost(action: np.ndarray, weight: float) -> np.ndarray:
