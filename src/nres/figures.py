@@ -76,6 +76,7 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
                 curve.x, curve.low, curve.high, color=style["color"], alpha=0.15, lw=0
             )
         panel.set(xlabel=label)
+        panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         panel.grid(alpha=0.3)
     _log_if_positive(panels[0])
     panels[0].set_ylabel(title)
