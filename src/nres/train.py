@@ -53,7 +53,7 @@ class TrainResult:
     state: TrainState
     history: History
     interrupted: bool
-    """Whether Ctrl-C or the callback ended the run before its last update."""
+    """Whether Ctrl-C was pressed, or the callback ended the run before its last update."""
     signalled: bool = False
     """Whether it was Ctrl-C."""
 
@@ -166,8 +166,8 @@ def train(
                 evals = log.evaluate(eval_fn, _copy(theta), state.update, state.seconds)
             if callback is not None and callback(Progress(theta, state, last, columns, evals)):
                 break
-        signalled = interrupted() and state.update < last
-    stopped = state.update < last
+        signalled = interrupted()
+    stopped = signalled or state.update < last
     return TrainResult(carry[0], state, log.history(), interrupted=stopped, signalled=signalled)
 
 

@@ -118,7 +118,7 @@ def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet:
     run_figure([run], run.path / "figure.png")
     if not quiet:
         tell(console, outcome)
-    if outcome.signal is not None:
+    if outcome.signal is not None and outcome.unfinished:
         raise typer.Exit(128 + outcome.signal)
 
 
@@ -139,7 +139,7 @@ def tell(console: Console, outcome: Outcome) -> None:
             best = f", best {values.min():.4g}" if name == measured[0] else ""
             console.print(f"{name[5:]}: {values[0]:.4g} → {values[-1]:.4g}{best}", highlight=False)
     console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
-    if outcome.signal is not None:
+    if outcome.unfinished:
         console.print(
             f"Interrupted. Go on with: nres resume {run.path}", highlight=False, soft_wrap=True
         )

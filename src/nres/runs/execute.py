@@ -27,6 +27,11 @@ class Outcome:
     signal: int | None
     """The signal that asked for an early end, if one did."""
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether updates are left to be made."""
+        return self.result.state.update < self.run.settings.updates
+
 
 def execute(
     run: Run,
