@@ -79,7 +79,7 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
     """The best of some rounds for each, in turn."""
     rows = []
     for name in GYM_IDS:
-        small = {"options": {"horizon": 100}, "workers": 2} if quick else {}
+        small = {"options": {"horizon": 200}, "workers": 2} if quick else {}
         settings = resolve(name, "nres", **small)
         problem = build(settings)
         pool, theta = problem.system, problem.theta
