@@ -27,7 +27,7 @@ from run import machine
 GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
 
-def whole_updates(pool: MujocoPool, settings, theta, updates: int) -> tuple[float, float]:
+def whole_updates(settings, theta, updates: int) -> tuple[float, float]:
     """Steps per second of updates, and the seconds that unlocking took."""
     problem = build(settings)
     began = time.perf_counter()
@@ -88,7 +88,7 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
         state = problem.estimator.init(theta, problem.key).carry.pool
         best = dict.fromkeys(("nres", "raw", "gymnasium"), 0.0)
         for _ in range(1 if quick else rounds):
-            speed, unlocking = whole_updates(pool, settings, theta, 1 if quick else 6)
+            speed, unlocking = whole_updates(settings, theta, 1 if quick else 6)
             best["nres"] = max(best["nres"], speed)
             best["raw"] = max(
                 best["raw"], raw(pool, theta, sigma, state, lanes, 5 if quick else 100)

@@ -84,6 +84,14 @@ def test_a_complete_run_can_be_extended(done, tmp_path):
     np.testing.assert_array_equal(extended.metrics["loss"], whole.run.metrics["loss"])
 
 
+def test_checkpoints_every_so_many_updates(tmp_path):
+    with as_users_run():
+        run = create(tmp_path / "run", checkpoint_every=5)
+        runs.execute(run)
+    with Checkpoints(run.path / "checkpoints", write=False) as checkpoints:
+        assert checkpoints.updates() == [10, 15, 20]  # the last three
+
+
 def test_folders_that_are_taken_are_left_alone(done, tmp_path):
     before = sorted(path.name for path in done[0].path.iterdir())
     with pytest.raises(runs.RunError, match=r"holds a run already.*nres resume"):

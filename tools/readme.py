@@ -127,8 +127,8 @@ def halfcheetah() -> str:
         if solved
         else "no return of 3,430, where HalfCheetah counts as solved"
     )
-    last = rows[-1]
-    return f"{reached}, and {last['eval/return']:,.0f} at the end, after {last['total_steps']:.2e}"
+    end, steps = rows[-1]["eval/return"], rows[-1]["total_steps"]
+    return f"{reached}, and {end:,.0f} at the end, after {steps:.2e} steps"
 
 
 def simulators() -> str:

@@ -211,7 +211,7 @@ def _describe(tree: PyTree, leaves: list[np.ndarray] | None = None) -> list[dict
             if eqx.is_array(leaf) and _is_key(leaf):
                 row["key"] = str(jax.random.key_impl(leaf))
         result.append(row)
-    return json.loads(json.dumps(result))
+    return result
 
 
 def _reason(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from nres.cli.train import Options, PolicyOption, Quiet, System, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import replacing
 from nres.runs import (
+    METHODS,
     Run,
     RunError,
     Settings,
@@ -28,7 +29,7 @@ from nres.runs import (
     resolve,
     times_to_level,
 )
-from nres.runs.compare import AXES, headline
+from nres.runs.compare import AXES, Curve, headline
 
 # With a budget of seconds, updates are not what ends a run.
 ENDLESS = 10**9
@@ -80,7 +81,7 @@ def compare(
     planned: dict[str, list[Settings]] = {}
     for name in names:
         own = common | {"workers": workers}
-        if name not in ("bptt", "tbptt", "dodge", "uoro"):
+        if name in METHODS and "sigma" in METHODS[name].takes:
             own["sigma"] = sigma
         own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
         if budget_seconds is not None:
@@ -95,8 +96,9 @@ def compare(
         name: [_carry_out(folder / f"{name}-{s.seed}", s, console, quiet) for s in settings]
         for name, settings in planned.items()
     }
-    summary = _summarise(runs, level)
-    comparison_figure(curves(runs), summary["measured"].replace("_", " "), folder / "figure.png")
+    drawn = curves(runs)
+    summary = _summarise(runs, drawn, level)
+    comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
     with replacing(folder / "comparison.json") as partial:
         partial.write_text(json.dumps(summary, indent=2) + "\n")
     if not quiet:
@@ -152,9 +154,10 @@ def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) ->
     return run
 
 
-def _summarise(runs: dict[str, list[Run]], level: float | None) -> dict[str, Any]:
+def _summarise(
+    runs: dict[str, list[Run]], drawn: dict[str, dict[str, Curve]], level: float | None
+) -> dict[str, Any]:
     reference = "nres" if "nres" in runs else next(iter(runs))
-    drawn = curves(runs)
     level = early_level(runs[reference]) if level is None else level
     times = times_to_level(runs, level)
     rows = []

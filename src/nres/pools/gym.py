@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from nres.policies import Policy, as_policy
 from nres.pools.base import Window
-from nres.pools.host import PoolError, flat_lanes, returns, seed_of
+from nres.pools.host import PolicyPool, PoolError, flat_lanes, seed_of
 from nres.system import Theta
 
 INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."
@@ -23,7 +23,7 @@ _SERIALS = itertools.count(int.from_bytes(os.urandom(6)))  # tells apart states 
 _PHYSICS_IS_ALL = ("Swimmer", "HalfCheetah", "Hopper", "Walker2d", "InvertedPendulum")
 
 
-class GymPool:
+class GymPool(PolicyPool):
     """Unrolls a policy in a gymnasium environment; the loss of a step is its negative reward.
 
     Every lane has an environment of its own, which is reset when its worker begins an episode,
@@ -93,37 +93,18 @@ class GymPool:
             f"clip={self.clip}, options={self._make[1]})"
         )
 
-    def initial_theta(self, key: Any) -> Theta:
-        """Where the policy starts."""
-        return self.policy.initial_theta(key)
-
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
         """Loss and return of 20 unperturbed episodes."""
         # In environments of their own: those that train may not be able to go back.
         pool = GymPool.__new__(GymPool)
         pool.__dict__.update(self.__dict__, _hosts=[], _count=0, _serial=-1)
         try:
-            return returns(pool, theta, key)
+            return PolicyPool.metrics(pool, theta, key)
         finally:
             pool.close()
 
-    def check(self, theta: PyTree) -> None:
-        lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
-        try:
-            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
-        except (ValueError, TypeError, IndexError, KeyError) as error:
-            raise ValueError(f"theta does not fit {self!r}: {error}") from error
-        if actions.shape != (1, self.actions):
-            raise ValueError(
-                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
-                f"({self.actions},)."
-            )
-
     def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
-        forked = {
-            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
-            for name, x in state.items()
-        }
+        forked = super().fork(state, member)
         return forked | {"serial": np.zeros_like(state["serial"])}  # no environment is there
 
     def close(self) -> None:

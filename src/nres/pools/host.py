@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.evaluate import evaluate
+from nres.policies import Policy
+from nres.system import Theta
 
 EPISODES = 20
 
@@ -25,8 +27,41 @@ def flat_lanes(tree: PyTree, dtype: Any = None) -> PyTree:
     return jax.tree.map(lambda x: np.asarray(x, dtype).reshape(-1, *x.shape[2:]), tree)
 
 
-def returns(pool: Any, theta: PyTree, key: Any) -> dict[str, float]:
-    """The loss per step and the mean return of some unperturbed episodes."""
-    losses = np.asarray(evaluate(pool, theta, key, episodes=EPISODES).losses, np.float64)
-    total = -losses * pool.horizon
-    return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+class PolicyPool:
+    """What a pool can do once it has a policy, whatever the simulator.
+
+    A state is a dictionary of arrays with axes `(members, workers)` in front.
+    """
+
+    policy: Policy
+    horizon: int
+    observations: int
+    actions: int
+
+    def initial_theta(self, key: Any) -> Theta:
+        """Where the policy starts."""
+        return self.policy.initial_theta(key)
+
+    def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
+        """Loss a step and return of 20 unperturbed episodes."""
+        losses = np.asarray(evaluate(self, theta, key, episodes=EPISODES).losses, np.float64)
+        total = -losses * self.horizon
+        return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+
+    def check(self, theta: PyTree) -> None:
+        lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
+        try:
+            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise ValueError(f"theta does not fit {self!r}: {error}") from error
+        if actions.shape != (1, self.actions):
+            raise ValueError(
+                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
+                f"({self.actions},)."
+            )
+
+    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
+        return {
+            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
+            for name, x in state.items()
+        }

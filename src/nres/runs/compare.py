@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,19 +31,25 @@ class Curve:
 
 def headline(run: Run) -> str:
     """The evaluation that is compared: the first one a system reports."""
-    names = [name for name in run.metrics if name.startswith("eval/")]
-    if not names:
-        raise RunError(f"{run.path} has not been evaluated yet.")
-    return names[0]
+    return _headline(run, read_lines(run.metrics_file))
+
+
+def _headline(run: Run, entries: Sequence[dict[str, Any]]) -> str:
+    for entry in entries:
+        for name in entry:
+            if name.startswith("eval/"):
+                return name
+    raise RunError(f"{run.path} has not been evaluated yet.")
 
 
 def evaluations(run: Run, axis: str) -> tuple[np.ndarray, np.ndarray]:
     """Where on one of `AXES` a run was evaluated, and with what result."""
-    metrics, name = run.metrics, headline(run)
-    made = np.array([name in row for row in read_lines(run.metrics_file)])
+    entries = read_lines(run.metrics_file)
+    name = _headline(run, entries)
+    made = [entry for entry in entries if name in entry]
     # Not finite is worse than anything.
-    y = np.nan_to_num(metrics[name][made], nan=np.inf)
-    return metrics[axis][made].astype(float), y
+    y = [math.inf if entry[name] is None else entry[name] for entry in made]
+    return np.array([entry[axis] for entry in made], float), np.array(y, float)
 
 
 def curve(runs: Sequence[Run], axis: str) -> Curve:

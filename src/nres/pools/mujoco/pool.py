@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from nres.policies import Policy, as_policy
 from nres.pools.base import Window
-from nres.pools.host import PoolError, flat_lanes, returns, seed_of
+from nres.pools.host import PolicyPool, PoolError, flat_lanes, seed_of
 from nres.pools.mujoco.ant import Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah
 from nres.pools.mujoco.hopper import Hopper
@@ -18,7 +18,6 @@ from nres.pools.mujoco.humanoid import Humanoid
 from nres.pools.mujoco.swimmer import Swimmer
 from nres.pools.mujoco.task import Task, require_mujoco
 from nres.pools.mujoco.walker2d import Walker2d
-from nres.system import Theta
 
 TASKS: dict[str, Callable[[int], Task]] = {
     "swimmer": Swimmer,
@@ -30,7 +29,7 @@ TASKS: dict[str, Callable[[int], Task]] = {
 }
 
 
-class MujocoPool:
+class MujocoPool(PolicyPool):
     """Unrolls a policy in a MuJoCo task; the loss of a step is its negative reward.
 
     A simulation is a row of numbers, so states are values: copied, saved and continued exactly.
@@ -82,7 +81,7 @@ class MujocoPool:
         self._reset(lane, np.array([0]), [0])
         observations = task.observe(lane, slice(None)).shape[1]
         self.policy = as_policy(policy, observations, self.model.nu, variance)
-        self.observations = observations
+        self.observations, self.actions = observations, self.model.nu
         self._name = (type(task).__name__, task.version, horizon, str(policy), variance)
 
     def __repr__(self) -> str:
@@ -91,32 +90,6 @@ class MujocoPool:
             f"MujocoPool({name!r}, {policy!r}, version={version}, horizon={horizon}, "
             f"variance={variance})"
         )
-
-    def initial_theta(self, key: Any) -> Theta:
-        """Where the policy starts."""
-        return self.policy.initial_theta(key)
-
-    def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
-        """Loss and return of 20 unperturbed episodes."""
-        return returns(self, theta, key)
-
-    def check(self, theta: PyTree) -> None:
-        lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
-        try:
-            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
-        except (ValueError, TypeError, IndexError, KeyError) as error:
-            raise ValueError(f"theta does not fit {self!r}: {error}") from error
-        if actions.shape != (1, self.model.nu):
-            raise ValueError(
-                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
-                f"({self.model.nu},)."
-            )
-
-    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
-        return {
-            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
-            for name, x in state.items()
-        }
 
     def advance(
         self,
