@@ -1,6 +1,7 @@
 """Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
 
 from nres import checkpoint as checkpoint
+from nres import data as data
 from nres import policies as policies
 from nres import pools as pools
 from nres import runs as runs
@@ -27,6 +28,7 @@ from nres.pools import Pool as Pool
 from nres.pools import Window as Window
 from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
+from nres.systems.learned_optimizer import load_optimizer as load_optimizer
 from nres.train import Progress as Progress
 from nres.train import TrainResult as TrainResult
 from nres.train import TrainState as TrainState

@@ -3,9 +3,12 @@
 import typer
 
 from nres.cli.compare import compare
+from nres.cli.data import data
 from nres.cli.demo import demo
+from nres.cli.export import export
 from nres.cli.inspect import evaluate, list_known, plot, show
 from nres.cli.render import render
+from nres.cli.reproduce import app as reproduce
 from nres.cli.train import resume, train
 
 app = typer.Typer(
@@ -22,3 +25,6 @@ app.command()(evaluate)
 app.command()(plot)
 app.command()(show)
 app.command()(render)
+app.command()(export)
+app.command()(data)
+app.add_typer(reproduce, name="reproduce")

@@ -12,7 +12,7 @@ from rich.table import Table
 from nres.checkpoint import Checkpoints
 from nres.cli.display import Display
 from nres.cli.errors import explained
-from nres.cli.train import Options, PolicyOption, Quiet, System, parse_options
+from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import replacing
 from nres.runs import (
@@ -59,6 +59,7 @@ def compare(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the comparison.")] = None,
     policy: PolicyOption = None,
+    data_dir: DataDir = None,
     options: Options = None,
     quiet: Quiet = False,
 ) -> None:
@@ -76,7 +77,7 @@ def compare(
     common: dict[str, Any] = {
         "optimizer": optimizer,
         "lr": lr,
-        "options": parse_options(options, policy),
+        "options": parse_options(options, policy=policy, data_dir=data_dir),
     }
     planned: dict[str, list[Settings]] = {}
     for name in names:

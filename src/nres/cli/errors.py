@@ -8,12 +8,24 @@ from rich.console import Console
 from rich.text import Text
 
 from nres.checkpoint import CheckpointError
+from nres.data import DataError
 from nres.estimators import NonFiniteError
 from nres.pools import PoolError
 from nres.runs import RunError, SettingsError
 from nres.runs.metrics import MetricsError
+from nres.systems.learned_optimizer.export import OptimizerFileError
 
-TOLD = (RunError, CheckpointError, MetricsError, PoolError, NonFiniteError, ImportError, OSError)
+TOLD = (
+    RunError,
+    CheckpointError,
+    MetricsError,
+    PoolError,
+    NonFiniteError,
+    DataError,
+    OptimizerFileError,
+    ImportError,
+    OSError,
+)
 
 
 def explained(command: Callable) -> Callable:

@@ -24,6 +24,9 @@ Options = Annotated[
 PolicyOption = Annotated[
     str | None, typer.Option(help="Of a simulator: linear, mlp:64,64 or mlp:64,64:relu.")
 ]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are that do not come with nres.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
@@ -51,6 +54,7 @@ def train(
     checkpoint_every: Annotated[int | None, typer.Option(help="Updates a checkpoint.")] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds a checkpoint.")] = None,
     policy: PolicyOption = None,
+    data_dir: DataDir = None,
     options: Options = None,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
@@ -75,7 +79,7 @@ def train(
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
-        options=parse_options(options, policy),
+        options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)
     run = Run.create(out or new_path(system, settings.method), settings, problem)
@@ -145,9 +149,9 @@ def tell(console: Console, outcome: Outcome) -> None:
         )
 
 
-def parse_options(given: list[str] | None, policy: str | None = None) -> dict[str, Any]:
-    """`K=V` pairs, with values read as JSON where they are, and a policy."""
-    options: dict[str, Any] = {} if policy is None else {"policy": policy}
+def parse_options(given: list[str] | None, **named: str | Path | None) -> dict[str, Any]:
+    """`K=V` pairs, with values read as JSON where they are, and options with names of their own."""
+    options: dict[str, Any] = {k: str(v) for k, v in named.items() if v is not None}
     for pair in given or []:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nres.experiments.learned_optimizer import cifar10_system, fashion_mnist_system
 from nres.pools.mujoco import MujocoPool
 from nres.systems import Lorenz
 
@@ -48,6 +49,25 @@ def _mujoco(task: str, **defaults: Any) -> Callable[..., MujocoPool]:
     return make
 
 
+def _learned(**settings: Any) -> Preset:
+    online: dict[str, Any] = {
+        "workers": 100,
+        "window": 1,
+        "sigma": "0.01",
+        "optimizer": "adam",
+        "updates": 10_000,
+    }
+    return Preset(**(online | settings))
+
+
+def _learned_ad(**settings: Any) -> Preset:
+    return _learned(sigma=None, **settings)
+
+
+def _learned_cifar(**settings: Any) -> Preset:
+    return _learned(**({"workers": 10, "window": 100, "updates": 20_000} | settings))
+
+
 def _swimmer(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 30, "window": 100, "sigma": "0.3", "updates": 100}
     return Preset(**(online | settings))
@@ -73,6 +93,32 @@ SYSTEMS: dict[str, KnownSystem] = {
             "tbptt": _lorenz_ad(lr="3e-4"),
             "dodge": _lorenz_ad(lr="1e-10"),
             "uoro": _lorenz_ad(lr="1e-13"),
+        },
+    ),
+    # [tab:lopt_hyperparameters] for these two. The paper makes 240,000 updates on the first.
+    "learned-optimizer": KnownSystem(
+        "an optimizer that trains a perceptron on Fashion-MNIST, T = 1000",
+        fashion_mnist_system,
+        {
+            "fulles": _learned(lr="3e-2", workers=10, window=None, updates=1000),
+            "tes": _learned(lr="1e-3"),
+            "pes": _learned(lr="3e-4"),
+            "gpes": _learned(lr="3e-4", period=16),
+            "nres": _learned(lr="3e-4"),
+            "bptt": _learned_ad(lr="3e-4", workers=1, window=None, updates=1000),
+            "tbptt": _learned_ad(lr="1e-2"),
+            "dodge": _learned_ad(lr="1e-5"),
+            "uoro": _learned_ad(lr="3e-5"),
+        },
+    ),
+    "learned-optimizer-cifar10": KnownSystem(
+        "an optimizer that trains a convolutional network on CIFAR-10, T = 1000",
+        cifar10_system,
+        {
+            "fulles": _learned_cifar(lr="1e-3", workers=1, window=None),
+            "tes": _learned_cifar(lr="1e-3"),
+            "pes": _learned_cifar(lr="3e-4"),
+            "nres": _learned_cifar(lr="3e-4"),
         },
     ),
     # [tab:rl_hyperparameters] for these two.

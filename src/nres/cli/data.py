@@ -1,0 +1,65 @@
+"""`nres data`: which data sets are there, and how to get them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from nres.cli.errors import explained
+from nres.data import DATASETS, download, places
+from nres.runs import SettingsError
+
+
+@explained
+def data(
+    fetch: Annotated[
+        str | None, typer.Option("--download", help="Fetch this data set.", metavar="NAME")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Look, and put, in this folder.")] = None,
+    url: Annotated[str | None, typer.Option(help="Fetch from a mirror.")] = None,
+) -> None:
+    """List the data sets that are found, or download one.
+
+    Example: nres data --download cifar10
+    """
+    console = Console()
+    if fetch is not None:
+        if fetch not in DATASETS:
+            raise SettingsError(
+                f"no data set is called {fetch!r}: there are {', '.join(DATASETS)}."
+            )
+        with _bars(console) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def report(name: str, got: int, total: int | None) -> None:
+                if name not in tasks:
+                    tasks[name] = bars.add_task(name, total=total)
+                bars.update(tasks[name], completed=got)
+
+            folder = download(DATASETS[fetch], data_dir, url=url, report=report)
+        console.print(f"{fetch}: {folder}", soft_wrap=True, highlight=False)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("data set", "file", "where"):
+        table.add_column(heading, overflow="fold")
+    table.add_row("fashion-mnist 8x8", "", "in the package")
+    for dataset in DATASETS.values():
+        for i, file in enumerate(dataset.files):
+            found = dataset.find(file, data_dir)
+            where = "[dim]not found[/dim]" if found is None else str(found)
+            table.add_row(dataset.name if i == 0 else "", file.name, where)
+    console.print(table)
+    looked = ", ".join(str(place) for place in places(data_dir))
+    console.print(
+        f"\nLooked in {looked}. Get one with: nres data --download NAME",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    return Progress(*columns, console=console)

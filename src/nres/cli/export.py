@@ -1,0 +1,90 @@
+"""`nres export`: a learned optimizer, to be used elsewhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+
+from nres.cli.errors import explained
+from nres.files import replacing
+from nres.runs import Run, RunError, SettingsError
+from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
+
+
+@explained
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    out: Annotated[Path | None, typer.Option(help="The .npz file to write.")] = None,
+) -> None:
+    """Write the optimizer that a run has learned, with a card that says what it is.
+
+    Example: nres export runs/learned-optimizer-nres-... --out mine.npz
+    """
+    opened = Run.open(run)
+    out = out or opened.path / "optimizer.npz"
+    if out.suffix != ".npz":
+        raise SettingsError(f"{out} must end in .npz.")
+    system = opened.problem.system
+    if not isinstance(system, LearnedOptimizerSystem):
+        raise RunError(f"{opened.settings.system} learns no optimizer: there is none to export.")
+    theta = opened.theta()
+    about = {"settings": opened.settings.to_json(), "versions": opened.config["versions"]}
+    save_optimizer(out, system.optimizer, theta, about)
+    card = out.with_suffix(".md")
+    with replacing(card) as partial:
+        partial.write_text(_card(opened, system, theta, out.name), encoding="utf-8")
+    Console().print(f"Optimizer: {out}\nCard: {card}", soft_wrap=True, highlight=False)
+
+
+def _card(run: Run, system: LearnedOptimizerSystem, theta, name: str) -> str:
+    """What the optimizer is, how it came about, what it is good for."""
+    settings, metrics = run.settings, run.metrics
+    size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
+    model = jax.eval_shape(system.task.init, jax.random.key(0))
+    shapes = ", ".join("x".join(map(str, leaf.shape)) for leaf in jax.tree.leaves(model))
+    made = int(metrics["update"][-1]) if len(metrics["update"]) else 0
+    lines = [
+        f"# {name}",
+        "",
+        f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), found by "
+        f"{settings.method} in {made:,} updates.",
+        "",
+        "```python",
+        "import nres, optax",
+        "",
+        f'optimizer = nres.load_optimizer("{name}")',
+        "state = optimizer.init(params)",
+        "updates, state = optimizer.update(grads, state, params)",
+        "params = optax.apply_updates(params, updates)",
+        "```",
+        "",
+        "## What it was learned on",
+        "",
+        f"- system: `{settings.system}`"
+        + "".join(f", {k} = {v}" for k, v in settings.options.items()),
+        f"- models of {sum(np.size(leaf) for leaf in jax.tree.leaves(model)):,} parameters "
+        f"({shapes}), trained for {system.horizon:,} steps with batches of {system.task.batch}",
+        "- data: "
+        + (
+            "one initial model and one sequence of batches, always the same"
+            if system.table is not None
+            else "another initial model and other batches in every episode"
+        ),
+        "",
+        "On other models, other data or longer training it may do badly: it has not seen them.",
+        "",
+        "## What it reached",
+        "",
+    ]
+    for column in [name for name in metrics if name.startswith("eval/")]:
+        values = metrics[column][np.isfinite(metrics[column])]
+        if values.size:
+            lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
+    lines += ["", "## How it was learned", ""]
+    fields = ("method", "workers", "window", "sigma", "optimizer", "lr", "seed")
+    lines += [f"- {field}: {getattr(settings, field)}" for field in fields]
+    versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())
+    return "\n".join([*lines, f"- versions: {versions}", ""])

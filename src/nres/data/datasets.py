@@ -1,0 +1,138 @@
+"""Which data sets there are, which files they have, and where those are looked for."""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+
+class DataError(ValueError):
+    """Data that is not there, or not what it should be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file of a data set, as its authors lay it out."""
+
+    name: str
+    size: int
+    """In bytes, unpacked."""
+    sha256: str
+    """Of the unpacked bytes: packing may differ from copy to copy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A data set that is found on disk, or downloaded."""
+
+    name: str
+    folder: str
+    """What its authors or distributors call the folder of its files."""
+    files: tuple[File, ...]
+    url: str
+    """Where its authors offer it: one archive, or the folder of its files."""
+    archive_sha256: str | None = None
+    """Of the archive, where there is one."""
+
+    def find(self, file: File, data_dir: Path | None = None) -> Path | None:
+        """Where a file is; an unpacked one is as good as a packed one."""
+        names = (file.name, file.name.removesuffix(".gz"))
+        for place in places(data_dir):
+            for folder in (place / self.folder, place):
+                for name in names:
+                    if (folder / name).is_file():
+                        return folder / name
+        return None
+
+    def require(self, file: File, data_dir: Path | None = None) -> Path:
+        """The same, where nothing goes without it."""
+        if found := self.find(file, data_dir):
+            return found
+        looked = ", ".join(str(place) for place in places(data_dir))
+        raise DataError(
+            f"{self.name}: {file.name} is not in {looked} (nor in a folder {self.folder} there). "
+            f"`nres data --download {self.name}` fetches it; --data-dir or NRES_DATA_DIR say "
+            "where it is."
+        )
+
+
+def places(data_dir: Path | None = None) -> list[Path]:
+    """Folders that are searched, in this order: the one asked for alone, or the usual ones."""
+    if data_dir is not None:
+        return [Path(data_dir)]
+    given = os.environ.get("NRES_DATA_DIR")
+    # The last is where Debian's packages of data sets put them.
+    return [*([Path(given)] if given else []), cache_folder(), Path("/usr/share/datasets")]
+
+
+def cache_folder() -> Path:
+    """Where downloads go, unless told otherwise."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "nres"
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "nres"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "nres"
+
+
+FASHION_MNIST = Dataset(
+    "fashion-mnist",
+    "fashion-mnist",
+    (
+        File(
+            "train-images-idx3-ubyte.gz",
+            47_040_016,
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        File(
+            "train-labels-idx1-ubyte.gz",
+            60_008,
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+        File(
+            "t10k-images-idx3-ubyte.gz",
+            7_840_016,
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        File(
+            "t10k-labels-idx1-ubyte.gz",
+            10_008,
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+)
+
+CIFAR10 = Dataset(
+    "cifar10",
+    "cifar-10-batches-bin",
+    tuple(
+        File(name, 30_730_000, sha256)
+        for name, sha256 in (
+            (
+                "data_batch_1.bin",
+                "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            ),
+            (
+                "data_batch_2.bin",
+                "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            ),
+            (
+                "data_batch_3.bin",
+                "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            ),
+            (
+                "data_batch_4.bin",
+                "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            ),
+            (
+                "data_batch_5.bin",
+                "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            ),
+            ("test_batch.bin", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        )
+    ),
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+
+DATASETS = {dataset.name: dataset for dataset in (FASHION_MNIST, CIFAR10)}

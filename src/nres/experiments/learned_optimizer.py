@@ -1,0 +1,206 @@
+"""Learned optimizers [exp:lopt]: the systems by name, and what there is to see of them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from nres.estimators import BPTT
+from nres.files import replacing
+from nres.system import Theta
+from nres.systems.learned_optimizer import (
+    SGD,
+    Adam,
+    LearnableOptimizer,
+    LearnedOptimizerSystem,
+    Momentum,
+    PerParameterMLP,
+    Task,
+    cifar10_task,
+    fashion_mnist_task,
+)
+
+RED = "#c8102e"
+
+
+def _named(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSystem]:
+    def make(
+        *,
+        width: int = 32,
+        depth: int = 2,
+        horizon: int = 1000,
+        sequence: str = "fixed",
+        data_seed: int = 0,
+        **options: Any,
+    ) -> LearnedOptimizerSystem:
+        return LearnedOptimizerSystem(
+            task(**options),
+            PerParameterMLP(width, depth),
+            horizon=horizon,
+            sequence=sequence,
+            key=jax.random.key(data_seed),
+        )
+
+    return make
+
+
+# A per-parameter network that trains one of these models; `width` and `depth` are the network's.
+fashion_mnist_system = _named(fashion_mnist_task)
+cifar10_system = _named(cifar10_task)
+
+
+def landscape(
+    system: LearnedOptimizerSystem,
+    theta: Theta,
+    direction: Theta,
+    distances: Float[np.ndarray, "points"],
+) -> Float[np.ndarray, "points"]:
+    """The loss at `theta + distance · direction`."""
+
+    @eqx.filter_jit
+    def losses(system, theta, direction, distances):
+        def one(distance):
+            moved = jax.tree.map(lambda x, d: x + distance.astype(x.dtype) * d, theta, direction)
+            return system.losses(moved, jax.random.key(0)).mean()
+
+        return jax.vmap(one)(distances)
+
+    parts = np.array_split(np.asarray(distances, np.float32), max(1, len(distances) // 200))
+    return np.concatenate([losses(system, theta, direction, jnp.asarray(p)) for p in parts])
+
+
+def landscape_figure(
+    distances: Float[np.ndarray, "points"],
+    losses: Float[np.ndarray, "points"],
+    horizons: tuple[int, ...],
+    norms: list[float],
+    path: Path,
+) -> None:
+    """The loss along a line, from afar and near, and how large its gradient is."""
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    far, near, gradient = figure.subplots(1, 3)
+    far.plot(distances, losses, lw=0.8, color=RED)
+    far.set(xlabel="distance along a random direction", ylabel="loss", yscale="log")
+    middle = np.abs(distances) <= distances.max() / 10
+    near.plot(distances[middle], losses[middle], lw=0.8, marker=".", ms=3, color=RED)
+    near.set(xlabel="the middle tenth of it", ylabel="loss", yscale="log")
+    gradient.plot(horizons, norms, marker="o", color=RED)
+    gradient.set(xlabel="steps backpropagated through", ylabel="norm of the gradient", xscale="log")
+    gradient.set_yscale("log")
+    for panel in (far, near, gradient):
+        panel.grid(alpha=0.3)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150)
+
+
+RATES = tuple(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2, 5))
+
+
+@dataclasses.dataclass(frozen=True)
+class Racer:
+    """An optimizer that trains the model of a task."""
+
+    optimizer: LearnableOptimizer
+    theta: Theta
+
+    def losses(self, system: LearnedOptimizerSystem) -> Float[np.ndarray, "horizon"]:
+        """Its learning curve on the system's own sequence of data."""
+        system = eqx.tree_at(lambda s: s.optimizer, system, self.optimizer)
+        return np.asarray(system.losses(self.theta, jax.random.key(0)))
+
+
+def tuned(system: LearnedOptimizerSystem) -> dict[str, Racer]:
+    """Classical optimizers with the learning rate that serves this task best, of `RATES`.
+
+    Best is the least mean loss over the training: what a learned optimizer is judged by, too.
+    """
+
+    @eqx.filter_jit
+    def mean_losses(system, theta, rates):
+        key = jax.random.key(0)
+        one = lambda rate: system.losses(theta | {"log_lr": rate}, key).mean()  # noqa: E731
+        return jax.vmap(one)(rates)
+
+    best = {}
+    for name, optimizer in {"Adam": Adam(), "momentum": Momentum(), "SGD": SGD()}.items():
+        other = eqx.tree_at(lambda s: s.optimizer, system, optimizer)
+        theta = other.initial_theta(jax.random.key(0))
+        losses = np.asarray(mean_losses(other, theta, jnp.log(jnp.asarray(RATES))))
+        rate = RATES[int(np.nan_to_num(losses, nan=np.inf).argmin())]
+        best[f"{name}, rate {rate:g}"] = Racer(
+            optimizer, theta | {"log_lr": jnp.asarray(math.log(rate))}
+        )
+    return best
+
+
+def unseen(system: LearnedOptimizerSystem, count: int) -> list[LearnedOptimizerSystem]:
+    """The same task with other initial models and other sequences of batches."""
+    return [
+        LearnedOptimizerSystem(
+            system.task, system.optimizer, horizon=system.horizon, key=jax.random.key(seed)
+        )
+        for seed in range(1000, 1000 + count)
+    ]
+
+
+def race_figure(
+    metrics: dict[str, np.ndarray], curves: dict[str, Float[np.ndarray, "horizon"]], path: Path
+) -> None:
+    """How an optimizer was learned, and how models learn by it."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    learning, race = figure.subplots(1, 2)
+    measured = np.isfinite(metrics["eval/loss"])
+    learning.plot(metrics["update"][measured], metrics["eval/loss"][measured], color=RED)
+    learning.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
+    learning.set(
+        xlabel="updates of NRES",
+        ylabel="mean loss over 1000 steps",
+        xscale="symlog",
+        yscale="log",
+        title="Learning the optimizer",
+    )
+    learning.set_xlim(left=0)
+    learning.legend(frameon=False)
+    colours = (RED, "#0077bb", "#009988", "#888888")
+    for (name, curve), colour in zip(curves.items(), colours, strict=True):
+        # Every batch is another: a mean over fifty makes the curve readable.
+        mean = np.convolve(curve, np.ones(50) / 50, mode="valid")
+        race.plot(np.arange(len(mean)) + 50, mean, label=name, color=colour)
+    race.set(
+        xlabel="steps of training the model",
+        ylabel="validation loss",
+        yscale="log",
+        title="Learning by the optimizer, on its own task",
+    )
+    race.legend(frameon=False)
+    ticks = [0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0]
+    race.set_yticks(ticks, map(str, ticks))
+    race.minorticks_off()
+    for panel in (learning, race):
+        panel.grid(alpha=0.3)
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150)
+
+
+def gradient_norms(
+    system: LearnedOptimizerSystem, theta: Theta, horizons: tuple[int, ...]
+) -> list[float]:
+    """The norm of the exact gradient, by backpropagation, of the first steps alone."""
+    norms = []
+    for horizon in horizons:
+        # A fixed sequence of data begins in the same way, however long it is.
+        shorter = LearnedOptimizerSystem(system.task, system.optimizer, horizon=horizon)
+        estimator = BPTT(shorter, workers=1)
+        state = estimator.init(theta, jax.random.key(0))
+        grad = estimator.estimate(theta, state).grad
+        norms.append(float(jnp.linalg.norm(jax.flatten_util.ravel_pytree(grad)[0])))
+    return norms

@@ -1,0 +1,138 @@
+"""Learned optimizers in files: weights and a description, to be used anywhere optax is."""
+
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from nres.files import replacing
+from nres.system import Theta
+from nres.systems.learned_optimizer.optimizers import (
+    SGD,
+    Adam,
+    LearnableOptimizer,
+    Momentum,
+    PerParameterMLP,
+)
+
+# Those that a file can name. Others are given by whoever reads it: a file never brings code.
+KINDS = {kind.__name__: kind for kind in (PerParameterMLP, SGD, Momentum, Adam)}
+FORMAT = 1
+
+
+class OptimizerFileError(ValueError):
+    """A file that holds no optimizer of nres."""
+
+
+def save_optimizer(
+    path: str | Path,
+    optimizer: LearnableOptimizer,
+    theta: Theta,
+    about: dict[str, Any] | None = None,
+) -> None:
+    """Write an optimizer and its parameters to one `.npz` file.
+
+    ```python
+    save_optimizer("mine.npz", system.optimizer, result.theta)
+    optimizer = nres.load_optimizer("mine.npz")      # for optax
+    ```
+
+    **Arguments:**
+
+    - `path`: the file; it should end in `.npz`.
+    - `optimizer`, `theta`: what to write.
+    - `about`: anything that JSON can hold, to be kept along.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise OptimizerFileError(f"{path} must end in .npz.")
+    kind = type(optimizer).__name__
+    description = {
+        "format": FORMAT,
+        "optimizer": kind,
+        "settings": {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
+        if kind in KINDS
+        else {},
+        "about": about or {},
+    }
+    arrays: dict[str, Any] = {
+        f"theta{jax.tree_util.keystr(name)}": np.asarray(leaf)
+        for name, leaf in jax.tree_util.tree_leaves_with_path(theta)
+    }
+    text = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    with replacing(path) as partial:
+        np.savez_compressed(partial, description=text, **arrays)
+
+
+def read_optimizer(
+    path: str | Path, optimizer: LearnableOptimizer | None = None
+) -> tuple[LearnableOptimizer, Theta, dict[str, Any]]:
+    """The optimizer in a file, its parameters, and what was kept along.
+
+    **Arguments:**
+
+    - `path`: a file of `save_optimizer` or `nres export`.
+    - `optimizer`: what the parameters are for, if that is a class of your own.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            stored = {name: arrays[name] for name in arrays.files}
+        description = json.loads(stored.pop("description").tobytes())
+        kind, settings, version = (
+            description[name] for name in ("optimizer", "settings", "format")
+        )
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
+    if version != FORMAT:
+        raise OptimizerFileError(f"{path} is of format {version}; this nres reads {FORMAT}.")
+    if optimizer is None:
+        if kind not in KINDS:
+            raise OptimizerFileError(
+                f"{path} is for a {kind}, which does not come with nres: "
+                "write load_optimizer(path, optimizer=...)."
+            )
+        try:
+            optimizer = KINDS[kind](**settings)
+        except TypeError as error:
+            raise OptimizerFileError(f"{path}: {kind} has other settings: {error}.") from error
+    elif type(optimizer).__name__ != kind:
+        raise OptimizerFileError(f"{path} is for a {kind}, not a {type(optimizer).__name__}.")
+    like = jax.eval_shape(optimizer.initial_theta, jax.random.key(0))
+    named, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves = []
+    for name, leaf in named:
+        found = stored.get(f"theta{jax.tree_util.keystr(name)}")
+        if found is None or found.shape != leaf.shape:
+            shape = "nothing" if found is None else list(found.shape)
+            raise OptimizerFileError(
+                f"{path}: theta{jax.tree_util.keystr(name)} should have the shape "
+                f"{list(leaf.shape)} for {kind}, and has {shape}."
+            )
+        leaves.append(jnp.asarray(found))
+    return optimizer, jax.tree.unflatten(structure, leaves), description["about"]
+
+
+def load_optimizer(
+    path: str | Path, optimizer: LearnableOptimizer | None = None
+) -> optax.GradientTransformation:
+    """The optimizer in a file, for use with optax on any model.
+
+    ```python
+    optimizer = nres.load_optimizer("mine.npz")
+    state = optimizer.init(params)
+    updates, state = optimizer.update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+    ```
+
+    Arguments as for `read_optimizer`.
+    """
+    learnable, theta, _ = read_optimizer(path, optimizer)
+    return learnable.as_optax(theta)

@@ -1,0 +1,124 @@
+"""The system: a model in training, whose optimizer is what is learned."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from nres.system import System, Theta
+from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
+from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_task, index_table
+
+SEQUENCES = ("fixed", "random")
+
+
+class Training(eqx.Module):
+    """A model in training."""
+
+    params: Params
+    memory: PyTree
+    """Of its optimizer."""
+
+
+class LearnedOptimizerSystem(System):
+    r"""A model trained for `horizon` steps by an optimizer with parameters $\theta$.
+
+    One step takes a batch, computes the gradient of the task's loss, lets the optimizer change
+    the model, and judges the *changed* model on another batch: that is $L_t$.
+
+    ```python
+    from nres.systems import learned_optimizer
+
+    system = learned_optimizer.LearnedOptimizerSystem()     # Fashion-MNIST, T = 1000
+    theta = system.initial_theta(jax.random.key(0))         # 1,762 numbers
+    estimator = nres.NRES(system, workers=100, window=1, sigma=0.01)
+    ```
+
+    **Arguments:**
+
+    - `task`: what is trained; the paper's perceptron on Fashion-MNIST by default.
+    - `optimizer`: a `LearnableOptimizer`; `PerParameterMLP()` by default.
+    - `horizon`: T, the steps a model is trained for.
+    - `sequence`: `"fixed"`: one initial model and one sequence of batches for all episodes;
+        `"random"`: others in every episode.
+    - `key`: what a fixed sequence is drawn with.
+
+    **Reference:** section [exp:lopt] of Li et al., NeurIPS 2023.
+    """
+
+    task: Task
+    optimizer: LearnableOptimizer
+    horizon: int = eqx.field(static=True)
+    start: Params | None
+    """The initial model, where it is fixed."""
+    table: Int[Array, "horizon 2 batch"] | None
+    """Which examples each step sees, where that is fixed."""
+
+    def __init__(
+        self,
+        task: Task | None = None,
+        optimizer: LearnableOptimizer | None = None,
+        *,
+        horizon: int = 1000,
+        sequence: str = "fixed",
+        key: Any = None,
+    ):
+        if sequence not in SEQUENCES:
+            raise ValueError(f'sequence must be "fixed" or "random", got {sequence!r}.')
+        self.task = fashion_mnist_task() if task is None else task
+        self.optimizer = PerParameterMLP() if optimizer is None else optimizer
+        self.horizon = horizon
+        self.start = self.table = None
+        if sequence == "fixed":
+            model_key, data_key = jax.random.split(jax.random.key(0) if key is None else key)
+            self.start = jax.jit(self.task.init)(model_key)
+            table = index_table(data_key, horizon, self.task.sizes, self.task.batch)
+            self.table = jnp.asarray(table)
+
+    def initial_theta(self, key: Key[Array, ""]) -> Theta:
+        """Where the optimizer's parameters start."""
+        return self.optimizer.initial_theta(key)
+
+    def init(self, theta: Theta, key: Key[Array, ""]) -> Training:
+        params = self.task.init(key) if self.start is None else self.start
+        return Training(params, self.optimizer.init(params))
+
+    def step(self, state, theta, t, key):
+        train, judged_on = self._batches(t, key)
+        grads = self.task.gradient(state.params, train)
+        updates, memory = self.optimizer.update(theta, grads, state.memory, state.params, t)
+        params = optax.apply_updates(state.params, updates)
+        return Training(params, memory), self.task.judge(params, judged_on)
+
+    def _batches(self, t, key):
+        data = (self.task.train, self.task.judged_on)
+        if self.table is not None:
+            indices = list(self.table[t])
+        else:
+            keys = jax.random.split(key)
+            indices = [
+                jax.random.randint(k, (self.task.batch,), 0, size, jnp.int32)
+                for k, size in zip(keys, self.task.sizes, strict=True)
+            ]
+        return [jax.tree.map(lambda x, i=i: x[i], d) for d, i in zip(data, indices, strict=True)]
+
+    def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, "horizon"]:
+        """The loss of every step of one episode: the learning curve of the model."""
+        return _losses(self, theta, key)
+
+    def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
+        """What progress is measured by: the mean loss of an episode, and that of its end."""
+        losses = self.losses(theta, key)
+        return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
+
+
+@eqx.filter_jit
+def _losses(system: LearnedOptimizerSystem, theta, key):
+    def step(state, t):
+        return system.step(state, theta, t, jax.random.fold_in(key, t + 1))
+
+    state = system.init(theta, jax.random.fold_in(key, 0))
+    return jax.lax.scan(step, state, jnp.arange(system.horizon, dtype=jnp.int32))[1]

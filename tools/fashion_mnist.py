@@ -1,0 +1,54 @@
+"""Make the 8 x 8 images of Fashion-MNIST that come with nres from the original files.
+
+python tools/fashion_mnist.py [--check] [--data-dir FOLDER]
+
+On Debian the original files are in the package dataset-fashion-mnist. They are checked against
+their SHA-256. Pixels are interpolated linearly between half-pixel centres, without smoothing, and
+rounded to bytes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from nres.data import fashion_mnist
+from nres.data.read import SHIPPED
+from nres.files import replacing
+
+TARGET = Path(__file__).parents[1] / "src/nres/data" / SHIPPED
+
+
+def resize(images: np.ndarray, size: int) -> np.ndarray:
+    old = images.shape[1]
+    centres = (np.arange(size) + 0.5) * (old / size) - 0.5
+    left = centres.astype(int)
+    weights = np.zeros((size, old))
+    weights[np.arange(size), left] = 1 - (centres - left)
+    weights[np.arange(size), left + 1] = centres - left
+    # One axis after the other: a product with three factors would go element by element.
+    scaled = weights @ images.astype(np.float64) @ weights.T
+    return np.rint(scaled).astype(np.uint8)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare with what is there")
+    parser.add_argument("--data-dir", help="where the original files are")
+    arguments = parser.parse_args()
+    images, labels = fashion_mnist(28, data_dir=arguments.data_dir)
+    small = resize(images[..., 0], 8)
+    if arguments.check:
+        shipped = fashion_mnist(8)
+        if not np.array_equal(shipped.images[..., 0], small) or not np.array_equal(
+            shipped.labels, labels
+        ):
+            sys.exit(f"{TARGET} is not what the original files give")
+        return
+    with replacing(TARGET) as partial:
+        np.savez_compressed(partial, images=small, labels=labels)
+
+
+if __name__ == "__main__":
+    main()
