@@ -24,6 +24,7 @@ format: .venv/installed-lint
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/simulators.py
+	$(BIN)/python benchmarks/learned_optimizer.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -56,7 +56,7 @@ def rates(quick: bool) -> dict[str, float]:
 
 
 def floor(width: int, workers: int, rates: dict[str, float], precision: str) -> float:
-    """Updates a second that no program exceeds."""
+    """Updates a second at these rates, were nothing else to be done."""
     network = PARAMETERS * (8 * width + width**2 + 2 * width)
     # Forward, backward to the weights, backward to the inputs of all layers but the first.
     gradient = BATCH * (3 * WEIGHTS - SIZES[0] * SIZES[1])

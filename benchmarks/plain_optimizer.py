@@ -61,12 +61,13 @@ def step(theta, width, params, memory, t, train, validation, table):
 
 
 def plain(workers: int, width: int, horizon: int) -> Callable[[int], jax.Array]:
-    """A function that makes some updates, compiled for each number of them."""
+    """A function that makes some updates."""
     images, labels = fashion_mnist()
     data = (images.astype(np.float32), labels.astype(np.int32))
     train, validation = tuple(x[:48_000] for x in data), tuple(x[48_000:] for x in data)
     keys = jax.random.split(jax.random.key(0), 8)
-    table = jax.random.randint(keys[0], (horizon, 2, 128), 0, 12_000)
+    limits = jnp.array([48_000, 12_000])[None, :, None]
+    table = jax.random.randint(keys[0], (horizon, 2, 128), 0, limits)
     start = []
     for i, (m, n) in enumerate(itertools.pairwise(SIZES)):
         start += [jax.random.normal(keys[i + 1], (m, n)) / m**0.5, jnp.zeros(n)]

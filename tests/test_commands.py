@@ -56,7 +56,8 @@ def test_benchmarks_run(tmp_path):
     assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
     assert results["display"]["plain"] > 0
     assert results["startup_seconds"]["total"] > 0
-    command = [sys.executable, "benchmarks/simulators.py", "--quick", "--out", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in ("simulators", "learned_optimizer"):
+        command = [sys.executable, f"benchmarks/{name}.py", "--quick", "--out", str(tmp_path)]
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     results = json.loads((tmp_path / "simulators.json").read_text())
     assert [row["task"] for row in results["simulators"]] == ["swimmer", "halfcheetah"]

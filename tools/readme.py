@@ -117,18 +117,98 @@ def compared(name: str, form: str) -> str:
 
 
 def halfcheetah() -> str:
-    lines = (ROOT / "results/halfcheetah/nres-0/metrics.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if "eval/return" in row]
-    solved = next((row for row in rows if row["eval/return"] >= 3430), None)
-    reached = (
-        f"a return of 3,430, where HalfCheetah counts as solved, after {solved['total_steps']:.2e} "
-        f"steps ({solved['sequential_steps']:,} one after another, {solved['seconds']:.0f} seconds "
-        "of updates on 2 cores)"
-        if solved
-        else "no return of 3,430, where HalfCheetah counts as solved"
+    rows = []
+    for file in sorted((ROOT / "results/halfcheetah").glob("*/metrics.jsonl")):
+        seed, _, rate = file.parent.name.partition("-")
+        lines = list(map(json.loads, file.read_text().splitlines()))
+        evals = [row for row in lines if "eval/return" in row]
+        returns = [row["eval/return"] for row in evals]
+        solved = next((row for row in evals if row["eval/return"] >= 3430), None)
+        rows.append(
+            [
+                f"{rate}, seed {seed}",
+                f"{lines[-1]['update']:,}",
+                f"{lines[-1]['total_steps']:.2e}",
+                f"{returns[0]:,.0f}",
+                f"{max(returns):,.0f}",
+                f"{returns[-1]:,.0f}",
+                "never" if solved is None else f"{solved['total_steps']:.2e}",
+            ]
+        )
+    heading = ["rate", "updates", "steps", "return at the start", "at best", "at the end"]
+    return table([*heading, "3,430 after steps"], sorted(rows))
+
+
+def early_end() -> str:
+    curves = load("early_end/early_end.json")["curves"]
+    ends = {rule: [f"{run['return'][-1]:,.0f}" for run in runs] for rule, runs in curves.items()}
+    return (
+        f"returns of {', '.join(ends['absorbed'])} at the end with the absorbing rule, "
+        f"{', '.join(ends['joint restart'])} with a joint restart"
     )
-    end, steps = rows[-1]["eval/return"], rows[-1]["total_steps"]
-    return f"{reached}, and {end:,.0f} at the end, after {steps:.2e} steps"
+
+
+def learned_speed() -> str:
+    rows = []
+    for backend, device in DEVICES.items():
+        results = load(f"bench/learned_optimizer_{backend}.json")["rows"]
+        for row in results:
+            numbers = {"default": "TF32", "highest": "single"} if backend == "gpu" else {}
+            d = {32: 1762, 128: 19_330}[row["width"]]
+            rows.append(
+                [
+                    device,
+                    f"{row['workers']:,}",
+                    f"{d:,}",
+                    row["implementation"],
+                    numbers.get(row["precision"], "single"),
+                    f"{row['updates_per_second']:,.{1 if row['updates_per_second'] < 100 else 0}f}",
+                    f"{row['inner_steps_per_second']:.2e}",
+                    f"{row['of_floor']:.2f}",
+                ]
+            )
+    heading = ["", "N", "d", "", "precision", "updates/s", "steps of models/s", "of the floor"]
+    return table(heading, rows)
+
+
+def race() -> str:
+    results = load("learned-optimizer/race.json")
+    rows = [
+        [
+            name,
+            f"{results['mean_loss'][name]:.3f}",
+            f"{results['final_loss'][name]:.3f}",
+            f"{sum(others) / len(others):.3f}",
+        ]
+        for name, others in results["mean_loss_on_other_sequences"].items()
+    ]
+    return table(
+        [
+            "",
+            "mean over 1,000 steps",
+            "last 100 steps",
+            "mean, from other models with other batches",
+        ],
+        rows,
+    )
+
+
+def learned() -> str:
+    def read(name):
+        text = (ROOT / "results/learned-optimizer" / name / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    rows = read("nres")
+    evals = [row for row in rows if "eval/loss" in row]
+    first = next(row for row in rows if row["loss"] is not None and row["loss"] < 2.302585)
+    best = min(row["eval/loss"] for row in evals)
+    exact = [row["eval/loss"] for row in read("single") if "eval/loss" in row]
+    return (
+        f"from {evals[0]['eval/loss']:.0f}, below guessing (ln 10) within {first['update']:,} "
+        f"updates, to {evals[-1]['eval/loss']:.3f} (at best {best:.3f}) after "
+        f"{rows[-1]['update']:,}, in {rows[-1]['seconds']:.0f} seconds of updates on an H200; "
+        f"without TF32 to {exact[-1]:.3f} (at best {min(exact):.3f})"
+    )
 
 
 def simulators() -> str:
@@ -179,7 +259,11 @@ PARTS = (
     demo,
     swimmer,
     halfcheetah,
+    early_end,
     simulators,
+    learned,
+    race,
+    learned_speed,
 )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """A name to write to; what is there at the end takes the place of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    # With the number of the process: another may be writing the same file.
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     try:
         yield partial
         os.replace(partial, path)

@@ -24,7 +24,8 @@ from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
 
 # Between two visits to Python, compiled code runs for about so long, and at most so many updates.
-DISPATCH_SECONDS = 0.25
+# Each visit costs: on a CPU, the memory for what is temporary is taken anew.
+DISPATCH_SECONDS = 0.5
 DISPATCH_UPDATES = 4096
 # On an accelerator every iteration of a loop of unknown length waits for the host, so updates
 # come in bundles of known length: up to this many, and about so many sequential steps.
@@ -108,7 +109,7 @@ def train(
     - `eval_fn`: called as `eval_fn(theta)` before the first update, every `eval_every` updates
         (a twentieth of `updates` by default) and after the last; returns a number or a
         dictionary of numbers.
-    - `callback`: called as `callback(progress)` a few times a second, with a `Progress`, and
+    - `callback`: called as `callback(progress)` about twice a second, with a `Progress`, and
         after the evaluation before the first update; the run ends early if it returns true.
     - `state`: the `state` of an earlier result, to continue that run.
     """

@@ -11,6 +11,7 @@ from rich.console import Console
 from nres.cli.errors import explained
 from nres.files import replacing
 from nres.runs import Run, RunError, SettingsError
+from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
 
 
@@ -30,27 +31,32 @@ def export(
     system = opened.problem.system
     if not isinstance(system, LearnedOptimizerSystem):
         raise RunError(f"{opened.settings.system} learns no optimizer: there is none to export.")
-    theta = opened.theta()
-    about = {"settings": opened.settings.to_json(), "versions": opened.config["versions"]}
+    Console().print("\n".join(map(str, write_optimizer(opened, system, out))), soft_wrap=True)
+
+
+def write_optimizer(run: Run, system: LearnedOptimizerSystem, out: Path) -> tuple[Path, Path]:
+    """Write the optimizer of a run's newest checkpoint, and its card beside it."""
+    updates, theta = run.newest()
+    about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     save_optimizer(out, system.optimizer, theta, about)
     card = out.with_suffix(".md")
     with replacing(card) as partial:
-        partial.write_text(_card(opened, system, theta, out.name), encoding="utf-8")
-    Console().print(f"Optimizer: {out}\nCard: {card}", soft_wrap=True, highlight=False)
+        partial.write_text(_card(run, system, updates, theta, out.name), encoding="utf-8")
+    return out, card
 
 
-def _card(run: Run, system: LearnedOptimizerSystem, theta, name: str) -> str:
+def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str) -> str:
     """What the optimizer is, how it came about, what it is good for."""
     settings, metrics = run.settings, run.metrics
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
     model = jax.eval_shape(system.task.init, jax.random.key(0))
     shapes = ", ".join("x".join(map(str, leaf.shape)) for leaf in jax.tree.leaves(model))
-    made = int(metrics["update"][-1]) if len(metrics["update"]) else 0
+    kept = metrics["update"] <= updates
     lines = [
         f"# {name}",
         "",
         f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), found by "
-        f"{settings.method} in {made:,} updates.",
+        f"{settings.method} in {updates:,} updates.",
         "",
         "```python",
         "import nres, optax",
@@ -80,7 +86,7 @@ def _card(run: Run, system: LearnedOptimizerSystem, theta, name: str) -> str:
         "",
     ]
     for column in [name for name in metrics if name.startswith("eval/")]:
-        values = metrics[column][np.isfinite(metrics[column])]
+        values = metrics[column][kept & np.isfinite(metrics[column])]
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
     lines += ["", "## How it was learned", ""]

@@ -1,14 +1,14 @@
 """Downloads: checked, shown, and put in place whole or not at all."""
 
 import hashlib
+import http.client
 import io
 import tarfile
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from nres.data.datasets import DataError, Dataset, cache_folder
+from nres.data.datasets import DataError, Dataset, File, cache_folder
 from nres.data.read import checked
 from nres.files import replacing
 
@@ -23,7 +23,7 @@ def download(
     url: str | None = None,
     report: Report | None = None,
 ) -> Path:
-    """Fetch a data set; files that are there already are left alone.
+    """Fetch a data set; files that are there already, and sound, are left alone.
 
     ```python
     nres.data.download(nres.data.CIFAR10)
@@ -40,24 +40,37 @@ def download(
     """
     place = cache_folder() if data_dir is None else data_dir
     url = (url or dataset.url).rstrip("/")
-    missing = [file for file in dataset.files if dataset.find(file, place) is None]
-    if not missing:
-        return place / dataset.folder
-    if dataset.archive_sha256:
+    targets = {
+        file: dataset.find(file, place) or place / dataset.folder / file.name
+        for file in dataset.files
+    }
+    missing = [file for file, path in targets.items() if not _sound(file, path)]
+    if missing and dataset.archive_sha256:
         contents = _from_archive(dataset, url, report)
     else:
-        contents = {file.name: _fetch(f"{url}/{file.name}", file.name, report) for file in missing}
+        contents = {file.name: _fetch(f"{url}/{file.name}", file.size, report) for file in missing}
+    # All of them before anything is written: what is wrong does not get a place on the disk.
     for file in missing:
-        target = place / dataset.folder / file.name
-        # Before anything is written: what is wrong does not get a place on the disk.
         checked(contents[file.name], file, f"{url}/{file.name}")
-        with replacing(target) as partial:
+    for file in missing:
+        path = targets[file]
+        if path.suffix != Path(file.name).suffix:  # an unpacked file, and damaged
+            path = path.with_name(file.name)
+        with replacing(path) as partial:
             partial.write_bytes(contents[file.name])
-    return place / dataset.folder
+    return targets[dataset.files[0]].parent
+
+
+def _sound(file: File, path: Path) -> bool:
+    try:
+        checked(path.read_bytes(), file, str(path))
+    except (OSError, DataError):
+        return False
+    return True
 
 
 def _from_archive(dataset: Dataset, url: str, report: Report | None) -> dict[str, bytes]:
-    archive = _fetch(url, url.rsplit("/", 1)[-1], report)
+    archive = _fetch(url, sum(file.size for file in dataset.files), report)
     found = hashlib.sha256(archive).hexdigest()
     if found != dataset.archive_sha256:
         raise DataError(
@@ -68,24 +81,29 @@ def _from_archive(dataset: Dataset, url: str, report: Report | None) -> dict[str
     with tarfile.open(fileobj=io.BytesIO(archive)) as members:
         for file in dataset.files:
             member = members.extractfile(f"{dataset.folder}/{file.name}")
-            if member is None:
-                raise DataError(f"{url} has no file {dataset.folder}/{file.name}.")
+            assert member is not None
             contents[file.name] = member.read()
     return contents
 
 
-def _fetch(url: str, name: str, report: Report | None) -> bytes:
+def _fetch(url: str, size: int, report: Report | None) -> bytes:
+    """What an address gives: packed, so little more than so many bytes at most."""
+    name = url.rsplit("/", 1)[-1]
+    parts, got = [], 0
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             length = answer.headers.get("Content-Length")
             total = None if length is None else int(length)
-            parts, got = [], 0
             while part := answer.read(1 << 18):
                 parts.append(part)
                 got += len(part)
+                if got > size + (1 << 20):
+                    raise DataError(f"{url} is larger than the {size:,} bytes it should hold.")
                 if report is not None:
                     report(name, got, total)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except DataError:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"{url} cannot be downloaded: {error}.") from error
     if total is not None and got < total:
         raise DataError(f"{url} ended after {got:,} of {total:,} bytes: try again.")

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import importlib.resources
+import io
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -86,13 +87,14 @@ def checked(packed: bytes, file: File, where: str) -> bytes:
     content = packed
     if where.endswith(".gz"):
         try:
-            content = gzip.decompress(packed)
+            # No more than expected, lest a forged file fill the memory.
+            content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(file.size + 1)
         except (EOFError, OSError, zlib.error) as error:
             raise DataError(f"{where} cannot be unpacked, it is cut off or corrupt.") from error
     if len(content) != file.size:
         raise DataError(
-            f"{where} has {len(content):,} bytes, expected {file.size:,}: it is cut off or "
-            "something else."
+            f"{where} has {len(content):,} bytes{' or more' if len(content) > file.size else ''}, "
+            f"expected {file.size:,}: it is cut off or something else."
         )
     if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
         raise DataError(f"{where} is corrupt: its SHA-256 is {found}, expected {file.sha256}.")

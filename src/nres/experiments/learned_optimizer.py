@@ -30,6 +30,7 @@ from nres.systems.learned_optimizer import (
 )
 
 RED = "#c8102e"
+COLOURS = (RED, "#0077bb", "#009988", "#888888")
 
 
 def _named(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSystem]:
@@ -80,23 +81,27 @@ def landscape(
 
 def landscape_figure(
     distances: Float[np.ndarray, "points"],
-    losses: Float[np.ndarray, "points"],
+    losses: dict[str, Float[np.ndarray, "points"]],
     horizons: tuple[int, ...],
-    norms: list[float],
+    norms: dict[str, list[float]],
     path: Path,
 ) -> None:
-    """The loss along a line, from afar and near, and how large its gradient is."""
-    figure = Figure(figsize=(13, 3.8), layout="constrained")
-    far, near, gradient = figure.subplots(1, 3)
-    far.plot(distances, losses, lw=0.8, color=RED)
-    far.set(xlabel="distance along a random direction", ylabel="loss", yscale="log")
-    middle = np.abs(distances) <= distances.max() / 10
-    near.plot(distances[middle], losses[middle], lw=0.8, marker=".", ms=3, color=RED)
-    near.set(xlabel="the middle tenth of it", ylabel="loss", yscale="log")
-    gradient.plot(horizons, norms, marker="o", color=RED)
-    gradient.set(xlabel="steps backpropagated through", ylabel="norm of the gradient", xscale="log")
-    gradient.set_yscale("log")
-    for panel in (far, near, gradient):
+    """The loss along a line through each of some parameters, and how large the gradient is."""
+    figure = Figure(figsize=(4.4 * (1 + len(losses)), 3.8), layout="constrained")
+    *lines, gradient = figure.subplots(1, 1 + len(losses))
+    for panel, (name, values), colour in zip(lines, losses.items(), COLOURS, strict=False):
+        panel.plot(distances, values, lw=0.8, color=colour)
+        panel.set(xlabel="distance along a random direction", ylabel="loss", title=name)
+        gradient.plot(horizons, norms[name], marker="o", color=colour, label=name)
+    gradient.set(
+        xlabel="steps backpropagated through",
+        ylabel="norm of the gradient",
+        xscale="log",
+        yscale="log",
+        title="the exact gradient",
+    )
+    gradient.legend(frameon=False)
+    for panel in (*lines, gradient):
         panel.grid(alpha=0.3)
     with replacing(path) as partial:
         figure.savefig(partial, dpi=150)
@@ -142,7 +147,7 @@ def tuned(system: LearnedOptimizerSystem) -> dict[str, Racer]:
     return best
 
 
-def unseen(system: LearnedOptimizerSystem, count: int) -> list[LearnedOptimizerSystem]:
+def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedOptimizerSystem]:
     """The same task with other initial models and other sequences of batches."""
     return [
         LearnedOptimizerSystem(
@@ -159,6 +164,7 @@ def race_figure(
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     learning, race = figure.subplots(1, 2)
     measured = np.isfinite(metrics["eval/loss"])
+    learning.plot(metrics["update"], metrics["loss"], color=RED, lw=0.8, alpha=0.5)
     learning.plot(metrics["update"][measured], metrics["eval/loss"][measured], color=RED)
     learning.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
     learning.set(
@@ -170,8 +176,7 @@ def race_figure(
     )
     learning.set_xlim(left=0)
     learning.legend(frameon=False)
-    colours = (RED, "#0077bb", "#009988", "#888888")
-    for (name, curve), colour in zip(curves.items(), colours, strict=True):
+    for (name, curve), colour in zip(curves.items(), COLOURS, strict=True):
         # Every batch is another: a mean over fifty makes the curve readable.
         mean = np.convolve(curve, np.ones(50) / 50, mode="valid")
         race.plot(np.arange(len(mean)) + 50, mean, label=name, color=colour)
@@ -191,16 +196,9 @@ def race_figure(
         figure.savefig(partial, dpi=150)
 
 
-def gradient_norms(
-    system: LearnedOptimizerSystem, theta: Theta, horizons: tuple[int, ...]
-) -> list[float]:
-    """The norm of the exact gradient, by backpropagation, of the first steps alone."""
-    norms = []
-    for horizon in horizons:
-        # A fixed sequence of data begins in the same way, however long it is.
-        shorter = LearnedOptimizerSystem(system.task, system.optimizer, horizon=horizon)
-        estimator = BPTT(shorter, workers=1)
-        state = estimator.init(theta, jax.random.key(0))
-        grad = estimator.estimate(theta, state).grad
-        norms.append(float(jnp.linalg.norm(jax.flatten_util.ravel_pytree(grad)[0])))
-    return norms
+def gradient_norm(system: LearnedOptimizerSystem, theta: Theta) -> float:
+    """The norm of the exact gradient, by backpropagation through a whole episode."""
+    estimator = BPTT(system, workers=1)
+    state = estimator.init(theta, jax.random.key(0))
+    grad = estimator.estimate(theta, state).grad
+    return float(jnp.linalg.norm(jax.flatten_util.ravel_pytree(grad)[0]))

@@ -117,12 +117,16 @@ class Run:
 
     def theta(self) -> Theta:
         """The parameters in the newest checkpoint."""
+        return self.newest()[1]
+
+    def newest(self) -> tuple[int, Theta]:
+        """How many updates the newest checkpoint stands for, and its parameters."""
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             updates = checkpoints.updates()
             if not updates:
                 raise RunError(f"{self.path} has no checkpoint yet.")
             tree, _ = checkpoints.restore(updates[-1], checkpoint_template(self.problem))
-        return tree["theta"]
+        return updates[-1], tree["theta"]
 
     def extended(self, updates: int) -> "Run":
         """The same run, with another number of updates to make."""

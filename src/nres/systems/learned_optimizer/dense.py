@@ -12,6 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Key, UInt8
 
+from nres.systems.learned_optimizer.kernel import on_nvidia
 from nres.systems.learned_optimizer.losses import cap, mean_loss
 
 WARPS = 8
@@ -44,14 +45,14 @@ def apply_dense(params: Dense, pixels: Float[Array, "batch ..."]) -> Float[Array
 
 def dense_loss(what: str, params: Dense, batch: Batch) -> Float[Array, ""]:
     """The mean loss on a batch, one of `losses.LOSSES`."""
-    if what != "accuracy" and jax.default_backend() == "gpu" and fusable(params, batch):
+    if what != "accuracy" and on_nvidia() and fusable(params, batch):
         return fused_loss(what, params, batch)
     return plain_loss(what, params, batch)
 
 
 def dense_gradient(params: Dense, batch: Batch) -> Dense:
     """The gradient of the mean cross-entropy."""
-    if jax.default_backend() == "gpu" and fusable(params, batch):
+    if on_nvidia() and fusable(params, batch):
         return fused_gradient(params, batch)
     return plain_gradient(params, batch)
 
@@ -72,8 +73,9 @@ def fusable(params: Dense, batch: Batch) -> bool:
     return (
         all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
         and max(size for layer in params for size in layer["weight"].shape) <= 128
-        and 16 <= images <= 256
+        and images >= 16
         and images & (images - 1) == 0
+        and images * sum(layer["weight"].shape[0] for layer in params) <= 2**15
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,11 @@ def save_optimizer(
     path = Path(path)
     if path.suffix != ".npz":
         raise OptimizerFileError(f"{path} must end in .npz.")
-    kind = type(optimizer).__name__
+    kind = _kind(optimizer)
     description = {
         "format": FORMAT,
         "optimizer": kind,
-        "settings": {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
-        if kind in KINDS
-        else {},
+        "settings": _settings(optimizer),
         "about": about or {},
     }
     arrays: dict[str, Any] = {
@@ -68,6 +67,19 @@ def save_optimizer(
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
     with replacing(path) as partial:
         np.savez_compressed(partial, description=text, **arrays)
+
+
+def _kind(optimizer: LearnableOptimizer) -> str:
+    cls = type(optimizer)
+    known = KINDS.get(cls.__name__) is cls
+    return cls.__name__ if known else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
+    """What a known optimizer was made with."""
+    if type(optimizer) not in KINDS.values():
+        return {}
+    return {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
 
 
 def read_optimizer(
@@ -81,30 +93,40 @@ def read_optimizer(
     - `optimizer`: what the parameters are for, if that is a class of your own.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             stored = {name: arrays[name] for name in arrays.files}
         description = json.loads(stored.pop("description").tobytes())
-        kind, settings, version = (
-            description[name] for name in ("optimizer", "settings", "format")
-        )
+        names = ("optimizer", "settings", "format", "about")
+        kind, settings, version, about = (description[name] for name in names)
+        known = KINDS.get(kind)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        EOFError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
     if version != FORMAT:
         raise OptimizerFileError(f"{path} is of format {version}; this nres reads {FORMAT}.")
     if optimizer is None:
-        if kind not in KINDS:
+        if known is None:
             raise OptimizerFileError(
                 f"{path} is for a {kind}, which does not come with nres: "
                 "write load_optimizer(path, optimizer=...)."
             )
         try:
-            optimizer = KINDS[kind](**settings)
-        except TypeError as error:
+            optimizer = known(**settings)
+        except (TypeError, ValueError) as error:
             raise OptimizerFileError(f"{path}: {kind} has other settings: {error}.") from error
-    elif type(optimizer).__name__ != kind:
-        raise OptimizerFileError(f"{path} is for a {kind}, not a {type(optimizer).__name__}.")
+    elif (_kind(optimizer), _settings(optimizer)) != (kind, settings):
+        given = f"{_kind(optimizer)} with {_settings(optimizer)}"
+        raise OptimizerFileError(f"{path} is for {kind} with {settings}, not for {given}.")
     like = jax.eval_shape(optimizer.initial_theta, jax.random.key(0))
     named, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
@@ -117,7 +139,7 @@ def read_optimizer(
                 f"{list(leaf.shape)} for {kind}, and has {shape}."
             )
         leaves.append(jnp.asarray(found))
-    return optimizer, jax.tree.unflatten(structure, leaves), description["about"]
+    return optimizer, jax.tree.unflatten(structure, leaves), about
 
 
 def load_optimizer(

@@ -210,6 +210,12 @@ class PerParameterMLP(LearnableOptimizer):
     width: int = eqx.field(static=True, default=32)
     depth: int = eqx.field(static=True, default=2)
 
+    def __check_init__(self):
+        if self.width < 1 or self.depth < 1:
+            raise ValueError(
+                f"width and depth must be at least 1, got {self.width} and {self.depth}."
+            )
+
     @property
     def network(self) -> Network:
         """The shape of the network, and how its weights lie in `theta`."""

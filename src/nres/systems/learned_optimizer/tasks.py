@@ -16,7 +16,7 @@ from nres.systems.learned_optimizer.dense import dense_gradient, dense_loss, ini
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
-Batch: TypeAlias = PyTree[Array]
+Batch: TypeAlias = PyTree[Array | np.ndarray]
 
 
 class Task(eqx.Module):
