@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .

@@ -65,13 +65,14 @@ def floor(width: int, workers: int, rates: dict[str, float], precision: str) -> 
     return 1 / (2 * workers * (flops / rates[f"flops_{precision}"] + moved / rates["bytes"]))
 
 
-def with_nres(workers: int, width: int, horizon: int) -> Callable[[int], float]:
+def with_nres(workers: int, width: int, horizon: int) -> tuple[Callable[[int], float], list]:
+    """Updates a second, as a function of how many; and what compiling and unlocking took."""
     system = learned_optimizer.LearnedOptimizerSystem(
         optimizer=learned_optimizer.PerParameterMLP(width), horizon=horizon
     )
     estimator = nres.NRES(system, workers=workers, window=1, sigma=0.01)
     optimizer, theta = optax.adam(3e-4), system.initial_theta(jax.random.key(0))
-    state = None
+    state, began = None, []
 
     def measure(updates: int) -> float:
         nonlocal theta, state
@@ -79,15 +80,17 @@ def with_nres(workers: int, width: int, horizon: int) -> Callable[[int], float]:
         result = nres.train(
             estimator, optimizer, theta, updates=updates, key=jax.random.key(0), state=state
         )
+        if state is None:
+            began.append(result.history.setup_time)
         theta, state = result.theta, result.state  # go on: the workers are apart already
         return updates / (state.seconds - before)
 
-    return measure
+    return measure, began
 
 
-def with_plain(workers: int, width: int, horizon: int) -> Callable[[int], float]:
+def with_plain(workers: int, width: int, horizon: int) -> tuple[Callable[[int], float], list]:
     runner = plain(workers, width, horizon)
-    return lambda updates: updates / seconds(lambda: runner(updates))
+    return lambda updates: updates / seconds(lambda: runner(updates)), []
 
 
 @contextlib.contextmanager
@@ -114,7 +117,7 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
     def entrant(name, workers, width, make, precision="default"):
         updates = 2 if quick else (20 if cpu else max(64, 409_600 // workers // (width // 8)))
         with jax.default_matmul_precision(precision):
-            measure = make(workers, width, horizon)
+            measure, began = make(workers, width, horizon)
             measure(updates)
             rate = max(float(measure(updates)) for _ in range(rounds))
         limit = floor(width, workers, best, precision)
@@ -127,6 +130,7 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
                 "updates_per_second": rate,
                 "inner_steps_per_second": rate * 2 * workers,
                 "of_floor": rate / limit,
+                "setup_seconds": began[0] if began else None,
             }
         )
 

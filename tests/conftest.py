@@ -17,6 +17,14 @@ with install_import_hook("nres", "beartype.beartype"):
     import nres  # noqa: F401
 
 
+# Long ones first, so that no process is left with one at the end.
+LONG = ("test_cli.py", "test_benchmarks.py", "test_learned_optimizer.py", "test_commands.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
 @pytest.fixture
 def x64():
     with jax.enable_x64(True):

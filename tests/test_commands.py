@@ -45,19 +45,3 @@ def test_help_and_module():
     command = [sys.executable, "-m", "nres", "demo", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "nres demo --out results/demo" in done.stdout
-
-
-def test_benchmarks_run(tmp_path):
-    command = [sys.executable, "benchmarks/run.py", "--quick", "--out", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    results = json.loads((tmp_path / "cpu.json").read_text())
-    assert {"nres", "floor"} <= {row["implementation"] for row in results["throughput"]}
-    assert results["memory"][0]["peak_bytes"] > 0
-    assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
-    assert results["display"]["plain"] > 0
-    assert results["startup_seconds"]["total"] > 0
-    for name in ("simulators", "learned_optimizer"):
-        command = [sys.executable, f"benchmarks/{name}.py", "--quick", "--out", str(tmp_path)]
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    results = json.loads((tmp_path / "simulators.json").read_text())
-    assert [row["task"] for row in results["simulators"]] == ["swimmer", "halfcheetah"]

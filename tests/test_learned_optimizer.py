@@ -1,6 +1,5 @@
 """Learned optimizers: against NumPy, against optax, and the kernels against plain JAX."""
 
-import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -21,8 +20,6 @@ from helpers import as_users_run
 from nres.cli import app
 from nres.data import Images
 from nres.experiments.learned_optimizer import gradient_norm
-from nres.runs import build, resolve
-from nres.runs.folder import fingerprint
 from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import dense, kernel, tasks
 from nres.systems.learned_optimizer.export import OptimizerFileError
@@ -398,28 +395,6 @@ def test_what_is_committed_loads():
     assert optimizer == lo.PerParameterMLP()
     assert theta.size == 1762
     assert about["settings"]["method"] == "nres"
-
-
-class Curved(nres.System):
-    horizon: int = 3
-
-    def init(self, theta, key):
-        return theta
-
-    def step(self, state, theta, t, key):
-        return state, jax.nn.relu(theta)  # a function with a derivative of its own
-
-
-def test_fingerprints_do_not_depend_on_addresses():
-    settings = resolve("lorenz", "nres")
-    problem = build(settings)
-    prints = set()
-    for _ in range(2):
-        jax.clear_caches()
-        estimator = nres.NRES(Curved(), workers=2, window=1, sigma=0.1)
-        changed = dataclasses.replace(problem, estimator=estimator, theta=jnp.ones(()))
-        prints.add(fingerprint(settings, changed)["sha256"])
-    assert len(prints) == 1
 
 
 def test_the_shipped_images():

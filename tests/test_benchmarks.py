@@ -1,0 +1,35 @@
+"""The benchmarks run: their numbers are another matter."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(name, out):
+    command = [sys.executable, f"benchmarks/{name}.py", "--quick", "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+
+def test_throughput_memory_and_cost(tmp_path):
+    run("run", tmp_path)
+    results = json.loads((tmp_path / "cpu.json").read_text())
+    assert {"nres", "floor"} <= {row["implementation"] for row in results["throughput"]}
+    assert results["memory"][0]["peak_bytes"] > 0
+    assert {"NRES", "BPTT"} <= {row["method"] for row in results["cost"]}
+    assert results["display"]["plain"] > 0
+    assert results["startup_seconds"]["total"] > 0
+
+
+def test_simulators(tmp_path):
+    run("simulators", tmp_path)
+    results = json.loads((tmp_path / "simulators.json").read_text())
+    assert [row["task"] for row in results["simulators"]] == ["swimmer", "halfcheetah"]
+
+
+def test_learned_optimizers(tmp_path):
+    run("learned_optimizer", tmp_path)
+    results = json.loads((tmp_path / "learned_optimizer_cpu.json").read_text())
+    assert {row["implementation"] for row in results["rows"]} == {"nres", "plain JAX"}
