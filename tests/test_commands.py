@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     lorenz = SYSTEMS["lorenz"]
-    short = {name: dataclasses.replace(p, updates=3) for name, p in lorenz.presets.items()}
+    short = {name: dataclasses.replace(p, updates=1) for name, p in lorenz.presets.items()}
     monkeypatch.setitem(SYSTEMS, "lorenz", dataclasses.replace(lorenz, presets=short))
     out = tmp_path / "new" / "folder"
     with as_users_run():
@@ -29,8 +29,8 @@ def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     assert len(methods) == 9
     for row in methods:
         assert row["method"] in result.output
-        assert row["updates"] == 3
-    assert methods[0]["unroll_steps"] == 3 * 10 * 2 * 2000
+        assert row["updates"] == 1
+    assert methods[0]["unroll_steps"] == 10 * 2 * 2000
     assert sorted(path.name for path in out.iterdir()) == ["demo.json", "demo.png"]
 
 
