@@ -15,6 +15,7 @@ from nres.cli.errors import explained
 from nres.cli.export import write_optimizer
 from nres.cli.train import carry_out
 from nres.experiments import learned_optimizer
+from nres.experiments.presets import fashion_mnist_system
 from nres.files import replacing
 from nres.runs import Run, SettingsError, build, resolve
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
@@ -45,7 +46,7 @@ def landscape(
     Example: nres reproduce landscape --learned results/learned-optimizer/optimizer.npz
     """
     out = out or Path("results/landscape")
-    system = learned_optimizer.fashion_mnist_system()
+    system = fashion_mnist_system()
     at, along = jax.random.split(jax.random.key(seed))
     thetas = {"at a fresh start": system.initial_theta(at)}
     if learned is not None:
@@ -57,17 +58,15 @@ def landscape(
     direction = direction / jnp.linalg.norm(direction)
     distances = np.linspace(-distance, distance, points)
     horizons = (1, 3, 10, 30, 100, 300, 1000)
+    shorter = [
+        LearnedOptimizerSystem(system.task, system.optimizer, horizon=steps) for steps in horizons
+    ]
     losses, norms = {}, {}
     # In full single precision: what is jagged should be the loss, not its rounding.
     with jax.default_matmul_precision("highest"):
         for name, theta in thetas.items():
             losses[name] = learned_optimizer.landscape(system, theta, direction, distances)
-            norms[name] = [
-                learned_optimizer.gradient_norm(
-                    learned_optimizer.fashion_mnist_system(horizon=horizon), theta
-                )
-                for horizon in horizons
-            ]
+            norms[name] = [learned_optimizer.gradient_norm(other, theta) for other in shorter]
     learned_optimizer.landscape_figure(distances, losses, horizons, norms, out / "landscape.png")
     _write(
         out / "landscape.json",

@@ -34,7 +34,7 @@ class Dataset:
     archive_sha256: str | None = None
     """Of the archive, where there is one."""
 
-    def find(self, file: File, data_dir: Path | None = None) -> Path | None:
+    def find(self, file: File, data_dir: str | Path | None = None) -> Path | None:
         """Where a file is; an unpacked one is as good as a packed one."""
         names = (file.name, file.name.removesuffix(".gz"))
         for place in places(data_dir):
@@ -44,7 +44,7 @@ class Dataset:
                         return folder / name
         return None
 
-    def require(self, file: File, data_dir: Path | None = None) -> Path:
+    def require(self, file: File, data_dir: str | Path | None = None) -> Path:
         """The same, where nothing goes without it."""
         if found := self.find(file, data_dir):
             return found
@@ -56,7 +56,7 @@ class Dataset:
         )
 
 
-def places(data_dir: Path | None = None) -> list[Path]:
+def places(data_dir: str | Path | None = None) -> list[Path]:
     """Folders that are searched, in this order: the one asked for alone, or the usual ones."""
     if data_dir is not None:
         return [Path(data_dir)]

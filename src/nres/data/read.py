@@ -50,7 +50,7 @@ def fashion_mnist(
         with source.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return Images(arrays["images"][..., None], arrays["labels"])
     images_file, labels_file = (
-        FASHION_MNIST.files[:2] if split == "train" else (FASHION_MNIST.files[2:])
+        FASHION_MNIST.files[:2] if split == "train" else FASHION_MNIST.files[2:]
     )
     images = _read(FASHION_MNIST, images_file, data_dir)[16:].reshape(-1, 28, 28, 1)
     return Images(images, _read(FASHION_MNIST, labels_file, data_dir)[8:])
@@ -78,7 +78,7 @@ def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Imag
 
 
 def _read(dataset: Dataset, file: File, data_dir: str | Path | None) -> UInt8[np.ndarray, "bytes"]:
-    path = dataset.require(file, _path(data_dir))
+    path = dataset.require(file, data_dir)
     return np.frombuffer(checked(path.read_bytes(), file, str(path)), np.uint8)
 
 
@@ -99,7 +99,3 @@ def checked(packed: bytes, file: File, where: str) -> bytes:
     if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
         raise DataError(f"{where} is corrupt: its SHA-256 is {found}, expected {file.sha256}.")
     return content
-
-
-def _path(data_dir: str | Path | None) -> Path | None:
-    return None if data_dir is None else Path(data_dir)

@@ -1,10 +1,8 @@
-"""Learned optimizers [exp:lopt]: the systems by name, and what there is to see of them."""
+"""Learned optimizers [exp:lopt]: what there is to see of them."""
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,40 +21,10 @@ from nres.systems.learned_optimizer import (
     LearnableOptimizer,
     LearnedOptimizerSystem,
     Momentum,
-    PerParameterMLP,
-    Task,
-    cifar10_task,
-    fashion_mnist_task,
 )
 
 RED = "#c8102e"
 COLOURS = (RED, "#0077bb", "#009988", "#888888")
-
-
-def _named(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSystem]:
-    def make(
-        *,
-        width: int = 32,
-        depth: int = 2,
-        horizon: int = 1000,
-        sequence: str = "fixed",
-        data_seed: int = 0,
-        **options: Any,
-    ) -> LearnedOptimizerSystem:
-        return LearnedOptimizerSystem(
-            task(**options),
-            PerParameterMLP(width, depth),
-            horizon=horizon,
-            sequence=sequence,
-            key=jax.random.key(data_seed),
-        )
-
-    return make
-
-
-# A per-parameter network that trains one of these models; `width` and `depth` are the network's.
-fashion_mnist_system = _named(fashion_mnist_task)
-cifar10_system = _named(cifar10_task)
 
 
 def landscape(

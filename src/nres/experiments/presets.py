@@ -4,9 +4,17 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nres.experiments.learned_optimizer import cifar10_system, fashion_mnist_system
+import jax
+
 from nres.pools.mujoco import MujocoPool
 from nres.systems import Lorenz
+from nres.systems.learned_optimizer import (
+    LearnedOptimizerSystem,
+    PerParameterMLP,
+    Task,
+    cifar10_task,
+    fashion_mnist_task,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +55,32 @@ def _mujoco(task: str, **defaults: Any) -> Callable[..., MujocoPool]:
         return MujocoPool(task, **(defaults | options))
 
     return make
+
+
+def _learned_on(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSystem]:
+    def make(
+        *,
+        width: int = 32,
+        depth: int = 2,
+        horizon: int = 1000,
+        sequence: str = "fixed",
+        data_seed: int = 0,
+        **options: Any,
+    ) -> LearnedOptimizerSystem:
+        return LearnedOptimizerSystem(
+            task(**options),
+            PerParameterMLP(width, depth),
+            horizon=horizon,
+            sequence=sequence,
+            key=jax.random.key(data_seed),
+        )
+
+    return make
+
+
+# A per-parameter network that trains one of these models; `width` and `depth` are the network's.
+fashion_mnist_system = _learned_on(fashion_mnist_task)
+cifar10_system = _learned_on(cifar10_task)
 
 
 def _learned(**settings: Any) -> Preset:

@@ -21,12 +21,17 @@ Dense = list[dict[str, Array]]
 Batch = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
 
 
+def initial_weight(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Array:
+    """Truncated normal numbers over the root of the number of inputs."""
+    return jax.random.truncated_normal(key, -2, 2, shape) / inputs**0.5
+
+
 def init_dense(sizes: tuple[int, ...], key: Key[Array, ""]) -> Dense:
-    """Weights from truncated normal numbers over the root of their inputs; biases zero."""
+    """Parameters to start from; biases are zero."""
     keys = jax.random.split(key, len(sizes) - 1)
     return [
         {
-            "weight": jax.random.truncated_normal(k, -2, 2, (inputs, outputs)) / inputs**0.5,
+            "weight": initial_weight(k, (inputs, outputs), inputs),
             "bias": jnp.zeros(outputs),
         }
         for k, inputs, outputs in zip(keys, sizes, sizes[1:], strict=False)

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.system import Theta
+from nres.systems.learned_optimizer.dense import initial_weight
 from nres.systems.learned_optimizer.kernel import MEANS, ROWS, Inputs, Network, network_step
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
@@ -225,8 +226,7 @@ class PerParameterMLP(LearnableOptimizer):
         network, theta = self.network, []
         keys = jax.random.split(key, self.depth + 1)
         for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
-            weight = jax.random.truncated_normal(k, -2, 2, (inputs * outputs,)) / inputs**0.5
-            theta += [weight, jnp.zeros(outputs)]
+            theta += [initial_weight(k, (inputs * outputs,), inputs), jnp.zeros(outputs)]
         # One vector: what estimators and optimizers do to it is then one kernel, not six.
         return jnp.concatenate(theta)
 

@@ -12,7 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.data import Images, cifar10, fashion_mnist
-from nres.systems.learned_optimizer.dense import dense_gradient, dense_loss, init_dense
+from nres.systems.learned_optimizer.dense import (
+    dense_gradient,
+    dense_loss,
+    init_dense,
+    initial_weight,
+)
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
@@ -196,11 +201,11 @@ def _init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> list
     *keys, last = jax.random.split(key, blocks + 1)
     params, inputs = [], 3
     for k in keys:
-        weight = _normal(k, (3, 3, inputs, channels), 9 * inputs)
+        weight = initial_weight(k, (3, 3, inputs, channels), 9 * inputs)
         params.append({"weight": weight, "bias": jnp.zeros(channels)})
         inputs = channels
     inputs = channels * (32 // 2**blocks) ** 2
-    params.append({"weight": _normal(last, (inputs, 10), inputs), "bias": jnp.zeros(10)})
+    params.append({"weight": initial_weight(last, (inputs, 10), inputs), "bias": jnp.zeros(10)})
     return params
 
 
@@ -222,10 +227,6 @@ def _convolve(x, weight):
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
     return jnp.concatenate(shifted, axis=-1) @ weight.reshape(-1, weight.shape[-1])
-
-
-def _normal(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Array:
-    return jax.random.truncated_normal(key, -2, 2, shape) / inputs**0.5
 
 
 def index_table(
