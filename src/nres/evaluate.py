@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from nres.estimators.base import as_key
 from nres.estimators.values import Steps
 from nres.noise import draw
-from nres.pools.base import Window
-from nres.pools.jax import JaxPool, as_pool
+from nres.pools.base import Pool, Window
+from nres.pools.jax import JaxPool, advance, as_pool
 from nres.system import as_theta
 
 
@@ -70,26 +70,17 @@ def evaluate(
     if not sigma >= 0:
         raise ValueError(f"sigma must not be negative, got {sigma}.")
     pool.check(theta)
-    if isinstance(pool, JaxPool):
-        window = _run_compiled(pool, theta, key, episodes, sigma)
-    else:
-        thetas, keys, start = _episodes(theta, key, episodes, sigma)
-        thetas, start = jax.device_get((thetas, start))
-        window = pool.advance(
-            None,
-            thetas,
-            np.asarray(jax.random.key_data(keys)),
-            start,
-            pool.horizon,
-            np.full(episodes, pool.horizon),
-        )
+    run = _run_compiled if isinstance(pool, JaxPool) else _run
+    window = run(pool, theta, key, episodes, sigma)
     return Evaluation(jnp.asarray(window.loss)[0] / pool.horizon, jnp.asarray(window.steps)[0])
 
 
-@eqx.filter_jit
-def _run_compiled(pool: JaxPool, theta, key, episodes: int, sigma: float) -> Window:
+def _run(pool: Pool, theta, key, episodes: int, sigma: float) -> Window:
     thetas, keys, start = _episodes(theta, key, episodes, sigma)
-    return pool.advance(None, thetas, keys, start, pool.horizon)
+    return advance(pool, None, thetas, keys, start, pool.horizon)
+
+
+_run_compiled = eqx.filter_jit(_run)
 
 
 def _episodes(theta, key, episodes, sigma):

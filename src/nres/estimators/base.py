@@ -1,8 +1,9 @@
 """What every estimator shares: workers, unlocking, averaging, step counts, non-finite values."""
 
 import abc
+import dataclasses
 import functools
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -77,6 +78,15 @@ class Estimator(eqx.Module):
     def windows(self) -> int:
         """How many windows an episode has; the last is shorter where W does not divide T."""
         return -(-self.horizon // self.window)
+
+    def with_workers(self, workers: int) -> Self:
+        """The same estimator with another number of workers."""
+        check_settings(self.pool, workers, self.window, self.nonfinite)
+        other = object.__new__(type(self))
+        for field in dataclasses.fields(self):
+            value = workers if field.name == "workers" else getattr(self, field.name)
+            object.__setattr__(other, field.name, value)
+        return other
 
     def init(self, theta: PyTree, key: Any) -> EstimatorState:
         """Workers at independent, uniformly distributed windows of their first episode.

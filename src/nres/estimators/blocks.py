@@ -15,6 +15,11 @@ from nres.noise import Noise
 BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
 
 
+def block_size(size: int) -> int:
+    """How many workers with `size` parameters each make a block."""
+    return max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
+
+
 class Carry(eqx.Module):
     """What workers carry from window to window."""
 
@@ -44,7 +49,7 @@ def over_blocks(
     - `count`: the number of workers.
     - `size`: d, the number of parameters.
     """
-    block = max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
+    block = block_size(size)
     if block >= count:
         return run(workers, carry, length)
 

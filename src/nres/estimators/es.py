@@ -26,7 +26,7 @@ from nres.estimators.blocks import Carry
 from nres.estimators.values import Contributions, Workers
 from nres.noise import Noise, update_noise
 from nres.pools.base import Pool, Window
-from nres.pools.jax import JaxPool, as_pool
+from nres.pools.jax import advance, as_pool
 from nres.system import System, Theta
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
@@ -105,10 +105,7 @@ class EvolutionStrategy(Estimator):
 
     def _advance(self, state, thetas, workers, window, length) -> Window:
         keys, start = workers.episode_keys(), workers.start
-        if not isinstance(self.pool, JaxPool):
-            thetas, start, length = jax.device_get((thetas, start, length))
-            keys = jax.device_get(jax.random.key_data(keys))
-        return self.pool.advance(state, thetas, keys, start, window, length)
+        return advance(self.pool, state, thetas, keys, start, window, length)
 
     def _run(self, theta, update, workers, carry, length):
         old_noise = None if carry is None else carry.noise

@@ -255,3 +255,21 @@ def as_pool(system_or_pool: Any) -> Pool:
         "expected an nres.System or an object that implements nres.Pool, got "
         f"{type(system_or_pool).__name__}, which has no {', '.join(missing)}."
     )
+
+
+def advance(
+    pool: Pool,
+    state: Any,
+    thetas: PyTree,
+    keys: Key[Array, "workers"],
+    start: Int[Array, "workers"],
+    window: int,
+    length: Int[Array, "workers"] | None = None,
+) -> Window:
+    """`Pool.advance` with JAX arrays, whatever the pool wants."""
+    if not isinstance(pool, JaxPool):
+        thetas, start, length = jax.device_get((thetas, start, length))
+        return pool.advance(
+            state, thetas, jax.device_get(jax.random.key_data(keys)), start, window, length
+        )
+    return pool.advance(state, thetas, keys, start, window, length)

@@ -1,0 +1,192 @@
+"""`measure`: mean, variance and cost of an estimator's gradients at fixed parameters."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from nres.estimators.base import Estimator, as_key, blank_state, compute_estimate
+from nres.estimators.blocks import block_size
+from nres.estimators.values import Steps
+from nres.pools.jax import JaxPool
+from nres.system import Theta, as_theta
+from nres.variance.statistics import Moments
+
+# Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
+BATCHES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What `measure` found out about an estimator at some parameters."""
+
+    mean: Theta
+    """The mean gradient."""
+    stderr: Theta
+    """Its standard error, of each element."""
+    variance: float
+    r"""$\operatorname{tr}\operatorname{Cov}$ of one estimate: the mean over N workers."""
+    interval: tuple[float, float]
+    """A confidence interval for `variance`."""
+    signal: float
+    r"""$\lVert \mathbb E g \rVert^2$, without bias: noise may make it negative."""
+    steps: Steps
+    """What one estimate costs in a running pool."""
+    spent: Steps
+    """What the measurement cost."""
+    samples: int
+    """Independent episodes of a worker that were run."""
+    nonfinite: int
+    """Contributions that were left out because they were not finite."""
+
+    @property
+    def snr(self) -> float:
+        r"""The signal-to-noise ratio $\lVert \mathbb E g \rVert^2 / \operatorname{tr Cov}$."""
+        return self.signal / self.variance if self.variance > 0 else np.inf
+
+    @property
+    def work(self) -> float:
+        """Variance times total steps: what is left of the budget's size.
+
+        Of two unbiased estimators the one with less of it has less variance at equal compute.
+        """
+        return self.variance * self.steps.total
+
+    def z_scores(self, reference: PyTree) -> PyTree:
+        """How many standard errors each element of `mean` lies from a reference gradient."""
+        return jax.tree.map(
+            lambda mean, stderr, r: (mean - np.asarray(r, np.float64)) / stderr,
+            self.mean,
+            self.stderr,
+            reference,
+        )
+
+
+def measure(
+    estimator: Estimator,
+    theta: PyTree,
+    key: Any,
+    *,
+    samples: int = 4096,
+    level: float = 0.95,
+    callback: Callable[[float], Any] | None = None,
+) -> Measurement:
+    r"""Mean and total variance of an estimator's gradients at fixed parameters.
+
+    Independent workers run whole episodes at `theta`, so that no history is older than the
+    parameters: there is no hysteresis. Each worker is asked for the estimate of every window of
+    its episode, which stands for $\tau$ uniform over windows with the least work: for $T$ steps,
+    $T/W$ estimates instead of one. Memory grows neither with `samples` nor with the horizon.
+
+    ```python
+    estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
+    measured = nres.variance.measure(estimator, theta, jax.random.key(0))
+    measured.variance, measured.interval, measured.snr, measured.z_scores(gradient)
+    ```
+
+    **Arguments:**
+
+    - `estimator`: any estimator, on any pool. A schedule of sigma counts as of the first update.
+    - `theta`: the parameters.
+    - `key`: a JAX random key.
+    - `samples`: how many independent episodes to run, each of one worker. The variance of a
+        mean over N workers follows, as they are independent.
+    - `level`: of the confidence interval.
+    - `callback`: called with the fraction that is done, from time to time.
+    """
+    theta, key = as_theta(theta), as_key(key)
+    estimator.pool.check(theta)
+    check_samples(samples, level)
+    batch, batches = split(samples, theta)
+    pool = estimator.with_workers(batch)
+    run = _episodes_compiled if isinstance(pool.pool, JaxPool) else _episodes
+    moments, total, sequential, nonfinite = Moments(), 0, 0, 0
+    for i in range(batches):
+        result = run(pool, theta, jax.random.fold_in(key, i))
+        mean, second, unused, left_out = jax.device_get(result)
+        moments.add(mean, second[None])
+        total += pool.members * batch * pool.windows * pool.window - int(unused[0])
+        sequential += pool.windows * pool.window - int(unused[1])
+        nonfinite += int(left_out)
+        if callback is not None:
+            callback((i + 1) / batches)
+    low, high = moments.interval(level)
+    n = estimator.workers
+    return Measurement(
+        mean=_like(theta, moments.mean),
+        stderr=_like(theta, moments.stderr),
+        variance=float(moments.variance[0]) / n,
+        interval=(float(low[0]) / n, float(high[0]) / n),
+        signal=moments.signal,
+        steps=Steps(estimator.members * n * estimator.window, estimator.window),
+        spent=Steps(total, sequential),
+        samples=batch * batches,
+        nonfinite=nonfinite,
+    )
+
+
+def check_samples(samples: int, level: float) -> None:
+    """Refuse what gives no interval."""
+    if samples < 8:
+        raise ValueError(f"samples must be at least 8 to tell a variance, got {samples}.")
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level}.")
+
+
+def split(samples: int, theta: Theta) -> tuple[int, int]:
+    """The size of a batch, and an even number of batches that make at least so many samples."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    batch = max(1, min(samples // BATCHES, block_size(size)))
+    return batch, -(-samples // (2 * batch)) * 2
+
+
+def _like(theta: Theta, vector: np.ndarray) -> PyTree:
+    """A vector of doubles in the shape of `theta`."""
+    leaves, structure = jax.tree.flatten(theta)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    parts = zip(np.split(vector, ends), leaves, strict=True)
+    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in parts])
+
+
+def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ...]:
+    """A whole episode of every worker, all in step: mean, second moment and bookkeeping."""
+    state = blank_state(estimator, theta, key)
+
+    def one_window(_, loop):
+        state, grad, second, unused, nonfinite = loop
+        estimate = compute_estimate(estimator, theta, state)
+        info = estimate.info
+        norm = info.contribution_norm
+        count = jnp.maximum(estimator.workers - info.nonfinite, 1)
+        squares = jnp.where(jnp.isfinite(norm), norm, 0).astype(second.dtype) ** 2
+        # A schedule of sigma does not go on.
+        state = eqx.tree_at(lambda s: s.update, estimate.state, state.update)
+        flat, _ = jax.flatten_util.ravel_pytree(estimate.grad)
+        return (
+            state,
+            grad + flat.astype(grad.dtype),
+            second + squares.sum() / count.astype(squares.dtype),
+            unused + estimate.spent.unused,
+            nonfinite + info.nonfinite,
+        )
+
+    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    dtype = jnp.result_type(float)
+    integer = jnp.zeros((), jnp.int32)
+    loop = (state, jnp.zeros(size, dtype), jnp.zeros((), dtype), jnp.zeros(2, jnp.int32), integer)
+    if isinstance(estimator.pool, JaxPool):
+        loop = jax.lax.fori_loop(0, estimator.windows, one_window, loop)
+    else:
+        for i in range(estimator.windows):
+            loop = one_window(i, loop)
+    _, grad, second, unused, nonfinite = loop
+    return grad / estimator.windows, second / estimator.windows, unused, nonfinite
+
+
+_episodes_compiled = eqx.filter_jit(_episodes)

@@ -1,0 +1,200 @@
+r"""Whole antithetic episodes at one $\theta$: all that the variance of `GPES` depends on.
+
+Workers start together and run in step, with a new noise every K steps. Of each window
+only the loss difference $D_k = \frac12 \sum_t (L_t^+ - L_t^-)$ and the norm of the accumulated
+score $\xi_k = \sum_j \epsilon_j / \sigma^2$ are kept: the worker's estimate in that window would be
+$\frac nT D_k \xi_k$. Longer windows have the sum of their parts' differences and the same score,
+so one pass tells the variance for every window W that divides K. Period and sigma are not
+compiled in: a sweep over them is one program.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from nres.estimators.values import squared_norm
+from nres.noise import draw, where_worker
+from nres.pools.base import Pool
+from nres.pools.jax import JaxPool, advance
+from nres.system import Theta
+from nres.variance.measured import split
+from nres.variance.statistics import Moments
+
+
+class Episodes(eqx.Module):
+    """What is kept of a batch of antithetic episodes."""
+
+    difference: Float[Array, "workers windows"]
+    """Half the difference of the members' losses, summed over each window."""
+    score: Float[Array, "workers windows"]
+    """The squared norm of the score in each window."""
+    grad: Float[Array, "d"]
+    """The mean over workers and windows of their estimates."""
+    loss: Float[Array, ""]
+    """The mean loss per step of all members."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pilot:
+    """Mean and variance of `GPES` with one period and sigma, for several windows."""
+
+    period: int
+    sigma: float
+    windows: tuple[int, ...]
+    moments: Moments
+    """With one version for each window."""
+    loss: float
+    """The smoothed loss."""
+    nonfinite: int
+    """Windows in which a worker's loss was not finite."""
+
+
+def pilot(
+    pool: Pool,
+    theta: Theta,
+    key: Key[Array, ""],
+    *,
+    period: int,
+    sigma: float,
+    windows: Sequence[int],
+    base: int,
+    samples: int,
+    callback: Callable[[float], Any] | None = None,
+) -> Pilot:
+    """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
+    batch, batches = split(samples, theta)
+    moments, losses, nonfinite = Moments(), [], 0
+    for i in range(batches):
+        keys = worker_keys(jax.random.fold_in(key, i), batch)
+        episodes = unroll(pool, theta, keys, keys, sigma, period, base)
+        difference = np.asarray(episodes.difference, np.float64)
+        score = np.asarray(episodes.score, np.float64)
+        nonfinite += int(np.sum(~np.isfinite(difference)))
+        second = [_second(difference, score, w // base, pool.horizon) for w in windows]
+        moments.add(np.asarray(episodes.grad), np.array(second))
+        losses.append(float(episodes.loss))
+        if callback is not None:
+            callback((i + 1) / batches)
+    return Pilot(period, sigma, tuple(windows), moments, float(np.mean(losses)), nonfinite)
+
+
+def _second(difference: np.ndarray, score: np.ndarray, parts: int, horizon: int) -> float:
+    """The mean squared norm of estimates from windows that are made of so many parts."""
+    starts = np.arange(0, difference.shape[1], parts)
+    total = np.add.reduceat(difference, starts, axis=1)
+    squares = (total * len(starts) / horizon) ** 2 * score[:, starts]
+    finite = np.isfinite(squares)
+    # As in an estimate: the mean over those that are finite.
+    return float(np.mean(np.sum(squares, axis=0, where=finite) / np.maximum(finite.sum(axis=0), 1)))
+
+
+def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, "workers"]:
+    """A key for each of so many workers."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+
+
+def unroll(
+    pool: Pool,
+    theta: Theta,
+    noise_keys: Key[Array, "workers"],
+    episode_keys: Key[Array, "workers"],
+    sigma: float,
+    period: int,
+    window: int,
+) -> Episodes:
+    """An antithetic episode of each worker, in windows of so many steps."""
+    run = _unroll_compiled if isinstance(pool, JaxPool) else _unroll
+    # As arrays, so that no value of them is compiled in.
+    scale, every = jnp.asarray(sigma, float), jnp.asarray(min(period, pool.horizon), jnp.int32)
+    return run(pool, theta, noise_keys, episode_keys, scale, every, window)
+
+
+def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -> Episodes:
+    count, horizon = noise_keys.shape[0], pool.horizon
+    windows = math.ceil(horizon / window)
+    dtype = jnp.result_type(float)
+
+    def one_window(k, loop):
+        noise, score, state, result = loop
+        first = jnp.asarray(k * window, jnp.int32)
+        noise, score, thetas = _perturb(theta, noise, score, noise_keys, sigma, first, period)
+        start = jnp.full(count, first)
+        length = jnp.minimum(window, horizon - start)
+        if isinstance(pool, JaxPool) and horizon % window == 0:
+            length = None
+        out = advance(pool, state, thetas, episode_keys, start, window, length)
+        return noise, score, out.state, _keep(result, score, jnp.asarray(out.loss), k, horizon)
+
+    zeros = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), theta)
+    start = jnp.zeros(count, jnp.int32)
+    alike = _spread(theta, jax.tree.map(lambda x: jnp.stack([x, x]), zeros))
+    state = advance(pool, None, alike, episode_keys, start, 0, start).state
+    blank = Episodes(
+        jnp.zeros((count, windows), dtype),
+        jnp.zeros((count, windows), dtype),
+        jnp.zeros(sum(x.size for x in jax.tree.leaves(theta)), dtype),
+        jnp.zeros((), dtype),
+    )
+    loop = (zeros, jax.tree.map(lambda x: x.astype(dtype), zeros), state, blank)
+    if isinstance(pool, JaxPool):
+        return jax.lax.fori_loop(0, windows, one_window, loop)[-1]
+    for k in range(windows):
+        loop = one_window(k, loop)
+    return loop[-1]
+
+
+_unroll_compiled = eqx.filter_jit(_unroll)
+
+
+@jax.jit
+def _perturb(
+    theta: Theta,
+    noise: PyTree,
+    score: PyTree,
+    keys: Key[Array, "workers"],
+    sigma: Float[Array, ""],
+    start: Int[Array, ""],
+    period: Int[Array, ""],
+) -> tuple[PyTree, PyTree, PyTree]:
+    """The noise in use from this step on, the score, and the parameters of both members."""
+
+    def renew():
+        number = jnp.full(keys.shape[0], start // period)
+        new = draw(keys, number, jnp.full(keys.shape[0], sigma), theta)
+        add = lambda s, e: s + e.astype(s.dtype) / sigma.astype(s.dtype) ** 2  # noqa: E731
+        return new, jax.tree.map(add, score, new)
+
+    noise, score = jax.lax.cond(start % period == 0, renew, lambda: (noise, score))
+    return noise, score, _spread(theta, jax.tree.map(lambda e: jnp.stack([e, -e]), noise))
+
+
+def _spread(theta: Theta, changes: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape) + c, theta, changes)
+
+
+@jax.jit
+def _keep(result: Episodes, score: PyTree, loss: Array, k: Any, horizon: Any) -> Episodes:
+    dtype = result.loss.dtype
+    loss = loss.astype(dtype)
+    difference = (loss[0] - loss[1]) / 2
+    norms = jax.vmap(squared_norm)(score).astype(dtype)
+    finite = jnp.isfinite(difference)
+    count = jnp.maximum(finite.sum(dtype=jnp.int32), 1)
+    weight = jnp.where(finite, difference, 0) / (count * horizon).astype(dtype)
+    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(score)
+    rows = where_worker(finite, rows, jnp.zeros_like(rows))
+    grad = jnp.tensordot(weight, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+    return Episodes(
+        result.difference.at[:, k].set(difference),
+        result.score.at[:, k].set(norms),
+        result.grad + grad,
+        result.loss + loss.mean() / horizon,
+    )
