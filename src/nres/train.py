@@ -227,7 +227,7 @@ def _compiled_updates(arguments, carry):
     def one_update(i, loop):
         carry, floats, integers = loop
         estimate = compute_estimate(estimator, carry[0], carry[2])
-        theta, optimizer_state = _apply(optimizer, carry[0], carry[1], estimate.grad, estimate.loss)
+        theta, optimizer_state = apply_gradient(optimizer, carry[0], carry[1], estimate.grad, estimate.loss)
         carry = (theta, optimizer_state, estimate.state)
         more_floats, more_integers = _report(*_reported(estimate))
         return carry, floats.at[i].set(more_floats), integers.at[i].set(more_integers)
@@ -251,7 +251,8 @@ def _host_update(estimator, optimizer, carry):
     return (theta, optimizer_state, estimate.state), floats[None], integers[None]
 
 
-def _apply(optimizer, theta, optimizer_state, grad, loss):
+def apply_gradient(optimizer, theta, optimizer_state, grad, loss):
+    """Parameters and optimizer state after one update."""
     # Some optimizers want to know the loss, too. Wrapped here, where it is traced: a wrapper made
     # for every run would be a new function, and compile anew.
     update = optax.with_extra_args_support(optimizer).update
@@ -259,7 +260,7 @@ def _apply(optimizer, theta, optimizer_state, grad, loss):
     return optax.apply_updates(theta, change), optimizer_state
 
 
-_apply_compiled = eqx.filter_jit(_apply)
+_apply_compiled = eqx.filter_jit(apply_gradient)
 
 
 def _reported(estimate: Estimate) -> tuple:

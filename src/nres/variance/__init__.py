@@ -1,6 +1,13 @@
 """The variance of gradient estimates: measured, predicted, and what follows for one's choices."""
 
+from nres.variance.advice import Advice as Advice
+from nres.variance.advice import advise as advise
+from nres.variance.hysteresis import Hysteresis as Hysteresis
+from nres.variance.hysteresis import hysteresis as hysteresis
 from nres.variance.measured import Measurement as Measurement
 from nres.variance.measured import measure as measure
 from nres.variance.predicted import Prediction as Prediction
 from nres.variance.predicted import predict as predict
+from nres.variance.sweep import Row as Row
+from nres.variance.sweep import Sweep as Sweep
+from nres.variance.sweep import sweep as sweep

@@ -14,12 +14,15 @@ from jaxtyping import Array, PyTree
 from nres.estimators.base import Estimator, as_key, blank_state, compute_estimate
 from nres.estimators.blocks import block_size
 from nres.estimators.values import Steps
+from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
 from nres.variance.statistics import Moments
 
 # Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
+# Simulators outside of JAX want fewer, larger ones.
 BATCHES = 64
+HOST_BATCHES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +106,7 @@ def measure(
     theta, key = as_theta(theta), as_key(key)
     estimator.pool.check(theta)
     check_samples(samples, level)
-    batch, batches = split(samples, theta)
+    batch, batches = split(samples, theta, estimator.pool)
     pool = estimator.with_workers(batch)
     run = _episodes_compiled if isinstance(pool.pool, JaxPool) else _episodes
     moments, total, sequential, nonfinite = Moments(), 0, 0, 0
@@ -119,11 +122,11 @@ def measure(
     low, high = moments.interval(level)
     n = estimator.workers
     return Measurement(
-        mean=_like(theta, moments.mean),
-        stderr=_like(theta, moments.stderr),
+        mean=like(theta, moments.mean.mean),
+        stderr=like(theta, moments.mean.stderr),
         variance=float(moments.variance[0]) / n,
         interval=(float(low[0]) / n, float(high[0]) / n),
-        signal=moments.signal,
+        signal=moments.mean.signal,
         steps=Steps(estimator.members * n * estimator.window, estimator.window),
         spent=Steps(total, sequential),
         samples=batch * batches,
@@ -139,14 +142,15 @@ def check_samples(samples: int, level: float) -> None:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
 
 
-def split(samples: int, theta: Theta) -> tuple[int, int]:
+def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
     """The size of a batch, and an even number of batches that make at least so many samples."""
     size = sum(leaf.size for leaf in jax.tree.leaves(theta))
-    batch = max(1, min(samples // BATCHES, block_size(size)))
+    batches = BATCHES if isinstance(pool, JaxPool) else HOST_BATCHES
+    batch = max(1, min(samples // batches, block_size(size)))
     return batch, -(-samples // (2 * batch)) * 2
 
 
-def _like(theta: Theta, vector: np.ndarray) -> PyTree:
+def like(theta: Theta, vector: np.ndarray) -> PyTree:
     """A vector of doubles in the shape of `theta`."""
     leaves, structure = jax.tree.flatten(theta)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]

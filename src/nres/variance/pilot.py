@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.estimators.values import squared_norm
-from nres.noise import draw, where_worker
+from nres.estimators.base import NonFiniteError
+from nres.noise import draw
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, advance
 from nres.system import Theta
@@ -36,10 +36,10 @@ class Episodes(eqx.Module):
     """Half the difference of the members' losses, summed over each window."""
     score: Float[Array, "workers windows"]
     """The squared norm of the score in each window."""
-    grad: Float[Array, "d"]
-    """The mean over workers and windows of their estimates."""
-    loss: Float[Array, ""]
-    """The mean loss per step of all members."""
+    grad: Float[Array, "workers d"]
+    """The mean over windows of each worker's estimates."""
+    loss: Float[Array, "workers"]
+    """The mean loss per step of each worker's members."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Pilot:
     sigma: float
     windows: tuple[int, ...]
     moments: Moments
-    """With one version for each window."""
+    """With one version for each window, and one for the mean over a whole episode."""
     loss: float
     """The smoothed loss."""
     nonfinite: int
-    """Windows in which a worker's loss was not finite."""
+    """Workers that were left out because a loss was not finite."""
 
 
 def pilot(
@@ -70,30 +70,35 @@ def pilot(
     callback: Callable[[float], Any] | None = None,
 ) -> Pilot:
     """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
-    batch, batches = split(samples, theta)
+    batch, batches = split(samples, theta, pool)
     moments, losses, nonfinite = Moments(), [], 0
     for i in range(batches):
         keys = worker_keys(jax.random.fold_in(key, i), batch)
-        episodes = unroll(pool, theta, keys, keys, sigma, period, base)
-        difference = np.asarray(episodes.difference, np.float64)
-        score = np.asarray(episodes.score, np.float64)
-        nonfinite += int(np.sum(~np.isfinite(difference)))
-        second = [_second(difference, score, w // base, pool.horizon) for w in windows]
-        moments.add(np.asarray(episodes.grad), np.array(second))
-        losses.append(float(episodes.loss))
+        episodes = jax.device_get(unroll(pool, theta, keys, keys, sigma, period, base))
+        finite = np.isfinite(episodes.difference).all(axis=1) & np.isfinite(episodes.loss)
+        nonfinite += batch - int(finite.sum())
+        if finite.any():
+            kept = jax.tree.map(lambda x, finite=finite: x[finite].astype(np.float64), episodes)
+            second = [_second(kept, math.ceil(w / base), pool.horizon) for w in windows]
+            episode = float(np.mean(np.sum(kept.grad**2, axis=1)))
+            moments.add(kept.grad.mean(axis=0), np.array([*second, episode]))
+            losses.append(kept.loss.mean())
         if callback is not None:
             callback((i + 1) / batches)
+    if len(losses) < 4:
+        raise NonFiniteError(
+            f"{nonfinite} of {batch * batches} episodes with sigma {sigma:g} had a loss that was "
+            "not finite: there are too few others to tell a variance from. Smaller noise, or a "
+            "bounded loss, may help."
+        )
     return Pilot(period, sigma, tuple(windows), moments, float(np.mean(losses)), nonfinite)
 
 
-def _second(difference: np.ndarray, score: np.ndarray, parts: int, horizon: int) -> float:
+def _second(episodes: Episodes, parts: int, horizon: int) -> float:
     """The mean squared norm of estimates from windows that are made of so many parts."""
-    starts = np.arange(0, difference.shape[1], parts)
-    total = np.add.reduceat(difference, starts, axis=1)
-    squares = (total * len(starts) / horizon) ** 2 * score[:, starts]
-    finite = np.isfinite(squares)
-    # As in an estimate: the mean over those that are finite.
-    return float(np.mean(np.sum(squares, axis=0, where=finite) / np.maximum(finite.sum(axis=0), 1)))
+    starts = np.arange(0, episodes.difference.shape[1], parts)
+    total = np.add.reduceat(episodes.difference, starts, axis=1)
+    return float(np.mean((total * len(starts) / horizon) ** 2 * episodes.score[:, starts]))
 
 
 def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, "workers"]:
@@ -140,8 +145,8 @@ def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -
     blank = Episodes(
         jnp.zeros((count, windows), dtype),
         jnp.zeros((count, windows), dtype),
-        jnp.zeros(sum(x.size for x in jax.tree.leaves(theta)), dtype),
-        jnp.zeros((), dtype),
+        jnp.zeros((count, sum(x.size for x in jax.tree.leaves(theta))), dtype),
+        jnp.zeros(count, dtype),
     )
     loop = (zeros, jax.tree.map(lambda x: x.astype(dtype), zeros), state, blank)
     if isinstance(pool, JaxPool):
@@ -182,19 +187,14 @@ def _spread(theta: Theta, changes: PyTree) -> PyTree:
 
 @jax.jit
 def _keep(result: Episodes, score: PyTree, loss: Array, k: Any, horizon: Any) -> Episodes:
+    """The result with one more window in it."""
     dtype = result.loss.dtype
     loss = loss.astype(dtype)
     difference = (loss[0] - loss[1]) / 2
-    norms = jax.vmap(squared_norm)(score).astype(dtype)
-    finite = jnp.isfinite(difference)
-    count = jnp.maximum(finite.sum(dtype=jnp.int32), 1)
-    weight = jnp.where(finite, difference, 0) / (count * horizon).astype(dtype)
     rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(score)
-    rows = where_worker(finite, rows, jnp.zeros_like(rows))
-    grad = jnp.tensordot(weight, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
     return Episodes(
         result.difference.at[:, k].set(difference),
-        result.score.at[:, k].set(norms),
-        result.grad + grad,
-        result.loss + loss.mean() / horizon,
+        result.score.at[:, k].set(jnp.sum(rows**2, axis=1)),
+        result.grad + (difference / horizon)[:, None] * rows,
+        result.loss + (loss[0] + loss[1]) / (2 * horizon),
     )

@@ -7,6 +7,33 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 
 
+class Mean:
+    """The mean of independent random vectors, and how well it is known; updated as Welford does."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = np.zeros(())
+        self._squares = np.zeros(())
+
+    def add(self, vector: Float[np.ndarray, "d"]) -> None:
+        """One more vector."""
+        vector = np.asarray(vector, np.float64)
+        self.count += 1
+        change = vector - self.mean
+        self.mean = self.mean + change / self.count
+        self._squares = self._squares + change * (vector - self.mean)
+
+    @property
+    def stderr(self) -> Float[np.ndarray, "d"]:
+        """The standard error of `mean`, in each coordinate."""
+        return np.sqrt(self._squares / (self.count * (self.count - 1)))
+
+    @property
+    def signal(self) -> float:
+        """The squared norm of the expectation, without bias: it may come out negative."""
+        return float(self.mean @ self.mean - np.sum(self.stderr**2))
+
+
 class Moments:
     r"""Mean and total variance of random vectors, from independent batches of them.
 
@@ -14,48 +41,35 @@ class Moments:
     vectors come in several versions with the same mean). Then
     $\operatorname{tr}\operatorname{Cov} = \mathbb E q - \lVert \mathbb E \mu \rVert^2$, and every
     pair of batches gives an unbiased value of it, $\frac12 (q_b + q_{b'}) - \mu_b^\top \mu_{b'}$.
-    Means are updated as Welford does; of a batch only a few numbers are kept.
+    Of a batch only a few numbers are kept.
     """
 
     def __init__(self) -> None:
-        self.batches = 0
-        self._mean = np.zeros(())
-        self._squares = np.zeros(())
+        self.mean = Mean()
         self._second: list[np.ndarray] = []
         self._pairs: list[np.ndarray] = []
+        self._products: list[float] = []
         self._last = np.zeros(())
 
     def add(self, mean: Float[np.ndarray, "d"], second: Float[np.ndarray, "versions"]) -> None:
         """One more batch."""
         mean, second = np.asarray(mean, np.float64), np.asarray(second, np.float64)
-        self.batches += 1
-        change = mean - self._mean
-        self._mean = self._mean + change / self.batches
-        self._squares = self._squares + change * (mean - self._mean)
-        if self.batches % 2 == 0:
-            self._pairs.append((self._second[-1] + second) / 2 - mean @ self._last)
+        self.mean.add(mean)
+        if self.mean.count % 2 == 0:
+            self._products.append(mean @ self._last)
+            self._pairs.append((self._second[-1] + second) / 2 - self._products[-1])
         self._second.append(second)
         self._last = mean
 
     @property
-    def mean(self) -> Float[np.ndarray, "d"]:
-        """The mean of all vectors."""
-        return self._mean
-
-    @property
-    def stderr(self) -> Float[np.ndarray, "d"]:
-        """Its standard error, in each coordinate."""
-        return np.sqrt(self._squares / (self.batches * (self.batches - 1)))
-
-    @property
-    def signal(self) -> float:
-        """The squared norm of the expectation, without bias: it may come out negative."""
-        return float(self._mean @ self._mean - np.sum(self.stderr**2))
-
-    @property
     def variance(self) -> Float[np.ndarray, "versions"]:
         """The total variance of one vector, without bias."""
-        return np.mean(self._second, axis=0) - self.signal
+        return np.mean(self._second, axis=0) - self.mean.signal
+
+    @property
+    def signal_stderr(self) -> float:
+        """The standard error of `mean.signal`, from the pairs of batches."""
+        return float(np.std(self._products, ddof=1)) / math.sqrt(len(self._products))
 
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         """A confidence interval for `variance`, from the pairs of batches."""

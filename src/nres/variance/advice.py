@@ -1,0 +1,245 @@
+"""`advise`: which method, window, workers and sigma, for a budget."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from nres.estimators.base import as_key
+from nres.estimators.values import Steps
+from nres.evaluate import Evaluation, evaluate
+from nres.pools.base import Pool
+from nres.pools.jax import JaxPool, as_pool
+from nres.system import as_theta
+from nres.variance.sweep import Row, Sweep, sweep
+
+SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+# A longer window costs fewer updates: the longest is taken that comes this close to the best.
+GOOD_ENOUGH = 0.8
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What `advise` recommends, and what it rests on."""
+
+    method: str
+    window: int
+    workers: int
+    sigma: float
+    updates: int
+    """That the budget of sequential steps allows."""
+    worth: float
+    """As many noise-free updates would do as much."""
+    reasons: tuple[str, ...]
+    table: Sweep
+    """The pilot sweep, with the recommended number of workers."""
+
+
+def advise(
+    system: Any,
+    theta: PyTree,
+    key: Any,
+    *,
+    budget: Steps | tuple[int, int],
+    sigmas: Sequence[float] = SIGMAS,
+    samples: int = 1024,
+    callback: Callable[[float], Any] | None = None,
+) -> Advice:
+    r"""Recommend method, W, N and sigma for a budget of unroll steps, from a pilot sweep.
+
+    **Workers.** A budget of S sequential and C total steps means N = C/2S, whatever the window.
+
+    **Window.** With window W there are U = S/W updates. One along a noisy gradient is worth
+    $1 / (1 + v / \lVert g \rVert^2)$ of one without noise. For v it does not do to take the
+    variance of one estimate: a worker's estimates share their noise through an episode, so their
+    errors add up over its $n = T/W$ updates as if each had $n$ times the variance
+    $v_{\text{episode}}$ of the episode's mean, which for `NRES` is `FullES`'s. With
+    $v = \max(v_W, n\, v_{\text{episode}})$, all updates are worth $U / (1 + v / \lVert g
+    \rVert^2)$ noise-free ones. Shorter windows are worth more until the noise takes over;
+    the longest window that comes within a fifth of the best is taken.
+
+    **Sigma.** How far the estimates see is $\sigma$, and what they see is the loss smoothed over
+    it, which may be another than the one that was asked for. So for each sigma a step of
+    length $\sigma$ is made along the mean gradient, and the loss compared. The sigma is taken for
+    which this gain times what the updates are worth is largest. Gains and gradients that
+    cannot be told from zero count as zero, and so does a sigma with which losses are not finite.
+
+    The pilot looks at `theta` alone: closer to an optimum less noise is better, so ask again
+    there. And it sees neither what the optimizer will do, nor hysteresis (see `hysteresis`), nor
+    the fixed costs of an update.
+
+    ```python
+    advice = nres.variance.advise(system, theta, jax.random.key(0), budget=(10**8, 10**5))
+    print(advice.method, advice.window, advice.workers, advice.sigma, *advice.reasons, sep="\n")
+    ```
+
+    **Arguments:**
+
+    - `system`, `theta`, `key`: as for `measure`; any pool.
+    - `budget`: total and sequential steps of a whole training.
+    - `sigmas`: scales of noise to try.
+    - `samples`: antithetic episodes for each of them.
+    - `callback`: called with the fraction that is done, from time to time.
+
+    **Reference:** McCandlish et al., *An empirical model of large-batch training*, 2018, for what
+    a noisy update is worth.
+    """
+    pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
+    horizon = pool.horizon
+    total, sequential = map(int, budget)
+    if sequential < 2 * horizon:
+        raise ValueError(
+            f"the budget must hold at least two episodes of {horizon} steps one after another, "
+            f"got {sequential} sequential steps."
+        )
+    if total < 2 * sequential:
+        raise ValueError(
+            f"the budget must hold twice as many total as sequential steps, for one antithetic "
+            f"pair; got {total} and {sequential}."
+        )
+    workers = total // (2 * sequential)
+    windows = candidate_windows(horizon, 1 if isinstance(pool, JaxPool) else math.ceil(horizon / 50))
+    parts = len(sigmas) + 1
+    report = callback or (lambda fraction: None)
+    table = sweep(
+        pool,
+        theta,
+        key,
+        sigmas=sigmas,
+        windows=windows,
+        workers=[workers],
+        samples=samples,
+        callback=lambda fraction: report(fraction * len(sigmas) / parts),
+    )
+
+    gains = {sigma: _gain(pool, theta, key, table, sigma, samples) for sigma in sigmas}
+
+    def worth(row: Row) -> float:
+        # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
+        if row.nonfinite or not row.signal > 2 * row.signal_stderr:
+            return 0.0
+        noise = max(row.variance, row.episode_variance * horizon / row.window)
+        return sequential / row.window / (1 + noise / row.signal)
+
+    top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].certain)
+    if worth(top) * gains[top.sigma].certain == 0:
+        raise ValueError(
+            f"at none of the sigmas {', '.join(f'{s:g}' for s in sigmas)} do {samples} episodes "
+            "show a gradient that lowers the loss when it is followed. Try more samples, and other "
+            "sigmas; if that does not help, the loss may be flat here."
+        )
+    good = [r for r in table.where(sigma=top.sigma).rows if worth(r) >= GOOD_ENOUGH * worth(top)]
+    best = max(good, key=lambda row: row.window)
+    if best.window < horizon:
+        # With the same parts as before, so that nothing is compiled anew.
+        persistent = sweep(
+            pool,
+            theta,
+            key,
+            sigmas=[best.sigma],
+            windows=sorted({windows[0], best.window}),
+            periods=[best.window],
+            workers=[workers],
+            samples=samples,
+            callback=lambda fraction: report((len(sigmas) + fraction) / parts),
+        )
+        table = Sweep(
+            (*table.rows, *persistent.where(method="PES").rows),
+            samples,
+            {**table.gradients, **persistent.gradients},
+        )
+    return Advice(
+        method=best.method,
+        window=best.window,
+        workers=workers,
+        sigma=best.sigma,
+        updates=sequential // best.window,
+        worth=worth(best),
+        reasons=tuple(_reasons(best, table, worth, gains)),
+        table=table,
+    )
+
+
+def candidate_windows(horizon: int, base: int) -> list[int]:
+    """Multiples of `base` steps, 1, 2, 5, 10, 20 and so on, and the horizon."""
+    steps = (m * 10**e for e in range(len(str(horizon))) for m in (1, 2, 5))
+    return [*(base * s for s in steps if base * s < horizon), horizon]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gain:
+    """The loss before and after a step of length sigma along the mean gradient."""
+
+    before: float
+    after: float
+    stderr: float
+
+    @property
+    def certain(self) -> float:
+        """What the step took off the loss; 0 if that may be chance."""
+        gain = self.before - self.after
+        return gain if gain > 2 * self.stderr else 0.0
+
+
+def _gain(
+    pool: Pool, theta: PyTree, key: Any, table: Sweep, sigma: float, episodes: int
+) -> _Gain:
+    gradient = table.gradients[pool.horizon, sigma]
+    norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
+    # Where the loss is jagged one value says little: both are means over the least of the noises.
+    least = min(row.sigma for row in table.rows)
+
+    def losses(distance: float) -> Evaluation:
+        scale = distance / max(norm, 1e-300)
+        moved = jax.tree.map(lambda x, g: x - jnp.asarray(scale * g, x.dtype), theta, gradient)
+        return evaluate(pool, moved, key, episodes=episodes, sigma=least)
+
+    before, after = losses(0.0), losses(sigma)
+    # With the same key both see the same noise.
+    change = np.asarray(after.losses - before.losses, np.float64)
+    stderr = float(change.std(ddof=1)) / math.sqrt(len(change))
+    return _Gain(float(before.loss), float(after.loss), stderr)
+
+
+def _reasons(
+    best: Row, table: Sweep, worth: Callable[[Row], float], gains: Mapping[float, _Gain]
+) -> list[str]:
+    same = table.where(sigma=best.sigma)
+    reasons = [
+        f"{best.method} with windows of {best.window} steps makes updates worth "
+        f"{worth(best):,.3g} without noise."
+    ]
+    for method in ("NRES", "PES", "FullES"):
+        rows = same.where(method=method).rows
+        if method == best.method or not rows:
+            continue
+        other = max(rows, key=worth)
+        ratio = other.episode_variance / best.episode_variance
+        reasons.append(
+            f"{method} with windows of {other.window} steps: worth {worth(other):,.3g}; over an "
+            f"episode it has {ratio:.3g} times the variance."
+        )
+    of_method = same.where(method=best.method).rows
+    if len(of_method) > 1:
+        listed = ", ".join(f"{r.window}: {worth(r):,.3g}" for r in of_method)
+        reasons.append(f"By the length of windows, {listed}.")
+    for sigma, gain in gains.items():
+        top = max(table.where(sigma=sigma).rows, key=worth)
+        if top.nonfinite:
+            verdict = f"but {top.nonfinite} of {table.samples} episodes were not finite."
+        elif worth(top) == 0:
+            verdict = "but no gradient can be told from noise."
+        elif gain.certain == 0:
+            verdict = "so it does not help, or not surely."
+        else:
+            verdict = f"for up to {worth(top):,.3g} updates' worth."
+        reasons.append(
+            f"sigma {sigma:g}: a step of that length takes the loss from {gain.before:.4g} to "
+            f"{gain.after:.4g} (± {gain.stderr:.2g}), {verdict}"
+        )
+    return reasons

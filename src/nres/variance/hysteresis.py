@@ -1,0 +1,201 @@
+"""`hysteresis`: what it does to gradients that parameters change while episodes run."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PyTree
+
+from nres.estimators.base import Estimator, as_key, compute_estimate
+from nres.pools.jax import JaxPool
+from nres.system import Theta, as_theta
+from nres.train import apply_gradient
+from nres.variance.measured import check_samples, like, measure, split
+from nres.variance.statistics import Mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Hysteresis:
+    """How gradients of a running pool differ from those of fresh episodes, at one rate."""
+
+    rate: float
+    """The learning rate."""
+    drift: float
+    """How far the parameters moved over the last episode's time, in Euclidean norm."""
+    running: Theta
+    """The mean gradient of a pool that was running all the time."""
+    fresh: Theta
+    """The mean gradient of episodes that saw the newest parameters alone."""
+    bias: float
+    r"""$\lVert \mathbb E[\text{running}] - \mathbb E[\text{fresh}] \rVert$, with the part
+    that the means' own noise contributes taken out; 0 where that is all."""
+    bias_stderr: float
+    """The norm of the standard error of the difference: a smaller bias cannot be seen."""
+    relative: float
+    """The bias relative to the norm of the fresh gradient."""
+    cosine: float
+    """Of the angle between the two means."""
+
+
+def hysteresis(
+    estimator: Estimator,
+    optimizer: Callable[[float], optax.GradientTransformation],
+    theta: PyTree,
+    key: Any,
+    *,
+    rates: Sequence[float],
+    updates: int | None = None,
+    samples: int = 4096,
+    callback: Callable[[float], Any] | None = None,
+) -> list[Hysteresis]:
+    """How far gradients from a running pool are off because their histories are old.
+
+    An online estimator goes on with states that earlier parameters made. For each learning rate,
+    parameters are trained from `theta` on; then many other pools, which had no part in the
+    training, are led along the same sequence of parameters until all their episodes began within
+    it, and their gradients at its end are compared with those of fresh episodes there. So the
+    difference is the effect of old histories alone.
+
+    ```python
+    rows = nres.variance.hysteresis(
+        estimator, optax.sgd, theta, jax.random.key(0), rates=[1e-6, 1e-5, 1e-4]
+    )
+    [(row.rate, row.relative, row.cosine) for row in rows]
+    ```
+
+    **Arguments:**
+
+    - `estimator`: an online estimator. `FullES` and `BPTT` have no hysteresis.
+    - `optimizer`: makes an optax optimizer from a learning rate, such as `optax.sgd`.
+    - `theta`: where training starts.
+    - `key`: a JAX random key.
+    - `rates`: the learning rates.
+    - `updates`: how many to make before the comparison; at least, and by default, as many as an
+        episode has windows.
+    - `samples`: workers for each of both means.
+    - `callback`: called with the fraction that is done, from time to time.
+    """
+    theta, key = as_theta(theta), as_key(key)
+    check_samples(samples, 0.95)
+    windows = estimator.windows
+    if windows == 1:
+        raise ValueError(
+            f"{type(estimator).__name__} runs whole episodes: there is no history to be old."
+        )
+    updates = windows if updates is None else updates
+    if updates < windows:
+        raise ValueError(
+            f"updates must be at least the windows of an episode, {windows}, so that all of its "
+            f"history comes from the parameters that were trained; got {updates}."
+        )
+    estimator.pool.check(theta)
+    train_key, replay_key, fresh_key = jax.random.split(key, 3)
+    result = []
+    for i, rate in enumerate(rates):
+
+        def report(fraction, i=i):
+            if callback is not None:
+                callback((i + fraction) / len(rates))
+
+        path = _trajectory(estimator, optimizer, rate, theta, train_key, updates)
+        newest = jax.tree.map(lambda x: x[-1], path)
+        running = _replay(estimator, path, replay_key, samples, report)
+        fresh = measure(estimator, newest, fresh_key, samples=samples)
+        result.append(_compare(rate, path, running, fresh.mean, fresh.stderr))
+    return result
+
+
+def _trajectory(
+    estimator: Estimator, optimizer: Any, rate: float, theta: Theta, key: Array, updates: int
+) -> PyTree:
+    """The parameters before each of the last updates, as many as an episode has windows, and after.
+
+    On the first axis.
+    """
+    run = _update_compiled if isinstance(estimator.pool, JaxPool) else _update
+    state, optimizer_state = estimator.init(theta, key), optimizer(rate).init(theta)
+    thetas = [theta]
+    for _ in range(updates):
+        theta, optimizer_state, state = run(
+            estimator, optimizer, jnp.asarray(rate, float), theta, optimizer_state, state
+        )
+        thetas = [*thetas, theta][-(estimator.windows + 1) :]
+    return jax.tree.map(lambda *x: jnp.stack(x), *thetas)
+
+
+def _update(estimator, optimizer, rate, theta, optimizer_state, state):
+    estimate = compute_estimate(estimator, theta, state)
+    # Made here, so that one program serves all rates.
+    theta, optimizer_state = apply_gradient(
+        optimizer(rate), theta, optimizer_state, estimate.grad, estimate.loss
+    )
+    return theta, optimizer_state, estimate.state
+
+
+_update_compiled = eqx.filter_jit(_update)
+
+
+def _replay(
+    estimator: Estimator, path: PyTree, key: Array, samples: int, callback: Callable[[float], Any]
+) -> Mean:
+    """Gradients at the end of a path, of pools that were led along it."""
+    first = jax.tree.map(lambda x: x[0], path)
+    batch, batches = split(samples, first, estimator.pool)
+    pool = estimator.with_workers(batch)
+    follow = _follow_compiled if isinstance(estimator.pool, JaxPool) else _follow
+    mean = Mean()
+    for i in range(batches):
+        state = pool.init(first, jax.random.fold_in(key, i))
+        mean.add(np.asarray(follow(pool, path, state)))
+        callback((i + 1) / batches)
+    return mean
+
+
+def _follow(estimator, path, state):
+    """The gradient at the end of the path."""
+
+    def one_update(i, loop):
+        estimate = compute_estimate(estimator, jax.tree.map(lambda x: x[i], path), loop[0])
+        return estimate.state, estimate.grad
+
+    loop = (state, jax.tree.map(lambda x: jnp.zeros_like(x[0]), path))
+    if isinstance(estimator.pool, JaxPool):
+        loop = jax.lax.fori_loop(0, estimator.windows + 1, one_update, loop)
+    else:
+        for i in range(estimator.windows + 1):
+            loop = one_update(i, loop)
+    return jax.flatten_util.ravel_pytree(loop[1])[0]
+
+
+_follow_compiled = eqx.filter_jit(_follow)
+
+
+def _compare(
+    rate: float, path: PyTree, running: Mean, fresh: PyTree, fresh_stderr: PyTree
+) -> Hysteresis:
+    flat = lambda tree: np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])  # noqa: E731
+    mean, stderr = flat(fresh), flat(fresh_stderr)
+    noise = float(np.sum(running.stderr**2 + stderr**2))
+    difference = running.mean - mean
+    bias = math.sqrt(max(0.0, difference @ difference - noise))
+    norm = math.sqrt(max(0.0, mean @ mean - np.sum(stderr**2)))
+    norms = norm * math.sqrt(max(0.0, running.signal))
+    moved = flat(jax.tree.map(lambda x: np.asarray(x[-1] - x[0], np.float64), path))
+    return Hysteresis(
+        rate=rate,
+        drift=float(np.linalg.norm(moved)),
+        running=like(fresh, running.mean),
+        fresh=fresh,
+        bias=bias,
+        bias_stderr=math.sqrt(noise),
+        relative=bias / norm if norm else math.nan,
+        # Without bias it may come out a little above 1.
+        cosine=min(1.0, float(running.mean @ mean) / norms) if norms else math.nan,
+    )
