@@ -8,7 +8,6 @@ member that would have stood is not paid for it: falling costs nothing but the f
 
 import argparse
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import optax
 from matplotlib.figure import Figure
 
 import nres
-from nres.files import replacing
+from nres.files import save_figure, write_json
 from nres.pools import MujocoPool
 from run import machine
 
@@ -82,11 +81,9 @@ def main() -> None:
     panel.set(xlabel="updates", ylabel="return over 20 episodes", title="NRES on Hopper")
     panel.grid(alpha=0.3)
     panel.legend(title="when a member falls, the pair is")
-    with replacing(arguments.out / "figure.png") as partial:
-        figure.savefig(partial, dpi=130)
+    save_figure(figure, arguments.out / "figure.png")
     facts = {"machine": machine(), "settings": SETTINGS | {"adam": RATE, "updates": updates}}
-    with replacing(arguments.out / "early_end.json") as partial:
-        partial.write_text(json.dumps(facts | {"curves": curves}, indent=2) + "\n")
+    write_json(arguments.out / "early_end.json", facts | {"curves": curves})
 
 
 if __name__ == "__main__":

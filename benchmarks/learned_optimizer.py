@@ -9,7 +9,6 @@ the rate of one large matrix product, and the state it reads and writes, at the 
 import argparse
 import contextlib
 import itertools
-import json
 import time
 import unittest.mock
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 import nres
-from nres.files import replacing
+from nres.files import write_json
 from nres.systems import learned_optimizer
 from nres.systems.learned_optimizer import dense, kernel
 from plain_optimizer import SIZES, plain
@@ -154,8 +153,7 @@ def main() -> None:
     *rows, last = run(arguments.quick, 1 if arguments.quick else 3)
     show("Learning an optimizer, W = 1", rows)
     results = {"machine": machine(), **last, "rows": rows}
-    with replacing(arguments.out / f"learned_optimizer_{jax.default_backend()}.json") as partial:
-        partial.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(arguments.out / f"learned_optimizer_{jax.default_backend()}.json", results)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python benchmarks/run.py [--quick] [--out FOLDER]
 """
 
 import argparse
-import json
 import os
 import platform
 from importlib.metadata import version
@@ -20,7 +19,7 @@ import display
 import memory
 import startup
 import throughput
-from nres.files import replacing
+from nres.files import write_json
 
 
 def machine() -> dict:
@@ -62,8 +61,7 @@ def main() -> None:
     show("Looking at a run, seconds", [results["display"]])
     results["startup_seconds"] = startup.run(arguments.quick)
     show("Start-up, seconds", [results["startup_seconds"]])
-    with replacing(arguments.out / f"{jax.default_backend()}.json") as partial:
-        partial.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(arguments.out / f"{jax.default_backend()}.json", results)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ resets, no gradients. Gymnasium is its `SyncVectorEnv` with the same policy.
 """
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
@@ -19,7 +18,7 @@ import optax
 from rich.console import Console
 from rich.table import Table
 
-from nres.files import replacing
+from nres.files import write_json
 from nres.pools import MujocoPool
 from nres.runs import build, resolve
 from run import machine
@@ -117,8 +116,7 @@ def main() -> None:
         table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
     Console().print(table)
     facts = machine() | {"mujoco": mujoco.__version__}
-    with replacing(arguments.out / "simulators.json") as partial:
-        partial.write_text(json.dumps({"machine": facts, "simulators": rows}, indent=2) + "\n")
+    write_json(arguments.out / "simulators.json", {"machine": facts, "simulators": rows})
 
 
 if __name__ == "__main__":

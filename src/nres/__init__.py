@@ -6,6 +6,7 @@ from nres import policies as policies
 from nres import pools as pools
 from nres import runs as runs
 from nres import systems as systems
+from nres import variance as variance
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES

@@ -25,7 +25,7 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest few are kept.
+    """The checkpoints of one run: the newest few are kept, and some on the way if asked for.
 
     ```python
     with nres.checkpoint.Checkpoints("checkpoints") as checkpoints:
@@ -38,11 +38,18 @@ class Checkpoints:
 
     - `folder`: where they are, or will be.
     - `keep`: how many are kept.
+    - `keep_every`: besides them, those of all multiples of so many updates.
     - `write`: whether to write, which must only be one process at a time. It removes what a
         killed process left half-written; a reader touches nothing.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 3, write: bool = True):
+    def __init__(
+        self,
+        folder: str | Path,
+        keep: int = 3,
+        keep_every: int | None = None,
+        write: bool = True,
+    ):
         # Takes more than a second to import, which only those who save should wait for.
         import orbax.checkpoint as ocp
 
@@ -52,6 +59,7 @@ class Checkpoints:
         try:
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=keep,
+                keep_period=keep_every,
                 create=write,
                 cleanup_tmp_directories=write,
                 read_only=not write,

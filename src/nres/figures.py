@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from nres.files import replacing
+from nres.files import save_figure
 from nres.runs.compare import AXES, Curve
 from nres.runs.folder import Run
 
@@ -60,7 +60,7 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
             _log_if_positive(panel)
             panel.grid(alpha=0.3)
     panels[0, 0].legend(fontsize="small")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Path) -> None:
@@ -81,7 +81,7 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
     _log_if_positive(panels[0])
     panels[0].set_ylabel(title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _log_if_positive(panel: Axes) -> None:
@@ -91,8 +91,3 @@ def _log_if_positive(panel: Axes) -> None:
         panel.set_yscale("log")
         for choose in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
             choose(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=130)

@@ -1,9 +1,12 @@
 """Files are replaced in one step: whoever looks sees the old one or the whole new one."""
 
 import contextlib
+import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -17,3 +20,23 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON, with null for numbers that it does not know."""
+    with replacing(path) as partial:
+        partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure, in the format that the name asks for."""
+    with replacing(path) as partial:
+        figure.savefig(partial, dpi=150)

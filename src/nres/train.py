@@ -227,7 +227,9 @@ def _compiled_updates(arguments, carry):
     def one_update(i, loop):
         carry, floats, integers = loop
         estimate = compute_estimate(estimator, carry[0], carry[2])
-        theta, optimizer_state = apply_gradient(optimizer, carry[0], carry[1], estimate.grad, estimate.loss)
+        theta, optimizer_state = apply_gradient(
+            optimizer, carry[0], carry[1], estimate.grad, estimate.loss
+        )
         carry = (theta, optimizer_state, estimate.state)
         more_floats, more_integers = _report(*_reported(estimate))
         return carry, floats.at[i].set(more_floats), integers.at[i].set(more_integers)

@@ -10,6 +10,7 @@ from nres.cli.inspect import evaluate, list_known, plot, show
 from nres.cli.render import render
 from nres.cli.reproduce import app as reproduce
 from nres.cli.train import resume, train
+from nres.cli.variance import advise, variance
 
 app = typer.Typer(
     help="Gradients for long unrolls: noise-reuse evolution strategies and their relatives.",
@@ -27,4 +28,6 @@ app.command()(show)
 app.command()(render)
 app.command()(export)
 app.command()(data)
+app.command()(variance)
+app.command()(advise)
 app.add_typer(reproduce, name="reproduce")

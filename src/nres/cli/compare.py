@@ -1,6 +1,5 @@
 """`nres compare`: several methods on one system, over several seeds."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from nres.cli.display import Display
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
-from nres.files import replacing
+from nres.files import write_json
 from nres.runs import (
     METHODS,
     Run,
@@ -100,8 +99,7 @@ def compare(
     drawn = curves(runs)
     summary = _summarise(runs, drawn, level)
     comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
-    with replacing(folder / "comparison.json") as partial:
-        partial.write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(folder / "comparison.json", summary)
     if not quiet:
         console.print(_table(summary))
         console.print(f"Comparison: {folder}", highlight=False, soft_wrap=True)

@@ -1,6 +1,5 @@
 """`nres demo`: all nine methods on a chaotic system, in about a minute."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from nres.cli.display import Display
 from nres.experiments.figures import lorenz_paths
 from nres.experiments.presets import SYSTEMS
 from nres.figures import DISPLAY_NAMES
-from nres.files import replacing
+from nres.files import write_json
 from nres.runs import build, resolve
 from nres.runs.settings import EVAL_KEY
 from nres.systems import Lorenz
@@ -59,8 +58,7 @@ def demo(
     rows = [_summary(system, name, result) for name, result in results.items()]
     console.print(_table(rows))
     lorenz_paths(system, results, out / "demo.png")
-    with replacing(out / "demo.json") as partial:
-        partial.write_text(json.dumps({"seed": seed, "methods": rows}, indent=2) + "\n")
+    write_json(out / "demo.json", {"seed": seed, "methods": rows})
     console.print(f"\nFigure: {out / 'demo.png'}, numbers: {out / 'demo.json'}")
 
 

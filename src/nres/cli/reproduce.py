@@ -1,7 +1,9 @@
 """`nres reproduce`: a figure of the paper, by one command."""
 
+import dataclasses
+import itertools
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from nres.cli.errors import explained
 from nres.cli.export import write_optimizer
 from nres.cli.train import carry_out
-from nres.experiments import learned_optimizer
+from nres.experiments import learned_optimizer, variance
 from nres.experiments.presets import fashion_mnist_system
-from nres.files import replacing
+from nres.files import write_json
+from nres.pools.jax import as_pool
 from nres.runs import Run, SettingsError, build, resolve
+from nres.runs.folder import device, versions
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
+from nres.variance import Row
 
 Out = Annotated[Path | None, typer.Option(help="Folder for figures and numbers.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
@@ -68,7 +74,7 @@ def landscape(
             losses[name] = learned_optimizer.landscape(system, theta, direction, distances)
             norms[name] = [learned_optimizer.gradient_norm(other, theta) for other in shorter]
     learned_optimizer.landscape_figure(distances, losses, horizons, norms, out / "landscape.png")
-    _write(
+    write_json(
         out / "landscape.json",
         {
             "command": f"nres reproduce landscape --points {points} --distance {distance}"
@@ -125,7 +131,7 @@ def learn_optimizer(
     others = learned_optimizer.other_sequences(system, 5)
     write_optimizer(run, system, out / "optimizer.npz")
     learned_optimizer.race_figure(Run.open(path).metrics, curves, out / "figure.png")
-    _write(
+    write_json(
         out / "race.json",
         {
             "command": f"nres reproduce learned-optimizer --updates {updates} --seed {seed}",
@@ -140,15 +146,112 @@ def learn_optimizer(
     Console().print(f"Figure: {out / 'figure.png'}", soft_wrap=True, highlight=False)
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(_finite(value)) + "\n", encoding="utf-8")
+StudyName = Annotated[
+    str, typer.Option("--system", help="learned-optimizer (for a GPU) or lorenz.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it runs.")]
 
 
-def _finite(value: Any) -> Any:
-    """The same, with null for numbers that JSON does not know."""
-    if isinstance(value, dict):
-        return {name: _finite(v) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+@app.command("variance-K")
+@explained
+def variance_of_periods(
+    system: StudyName = "learned-optimizer", out: Out = None, quick: Quick = False
+) -> None:
+    """Total variance of GPES against its period, at checkpoints of a PES run [fig:variance].
+
+    Minutes on a large GPU for learned-optimizer, a minute on two cores for lorenz; goes on where
+    it was interrupted.
+    Example: nres reproduce variance-K --system lorenz
+    """
+    folder = out or Path("results/variance-K")
+    study, horizon, rows = _along_pes(system, folder, quick, with_fulles=False)
+    title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+    variance.periods_figure(rows, title, folder / f"{system}.png")
+    console = Console()
+    falls = sum(
+        all(a.variance >= b.variance for a, b in itertools.pairwise(some)) for some in rows.values()
+    )
+    least = sum(min(some, key=lambda r: r.variance).method == "NRES" for some in rows.values())
+    console.print(
+        f"The variance falls with K at {falls} of {len(rows)} checkpoints; NRES has the least at "
+        f"{least}. The paper: at all of them."
+    )
+    console.print(f"Figure: {folder / system}.png", soft_wrap=True, highlight=False)
+
+
+@app.command("variance-fulles")
+@explained
+def variance_of_full_es(
+    system: StudyName = "learned-optimizer", out: Out = None, quick: Quick = False
+) -> None:
+    """Total variance of T/W NRES estimates and of one FullES estimate [fig:nres_vs_fulles].
+
+    At checkpoints of a PES run; a minute on a large GPU for learned-optimizer, seconds for lorenz.
+    Example: nres reproduce variance-fulles --system lorenz
+    """
+    folder = out or Path("results/variance-fulles")
+    study, horizon, rows = _along_pes(system, folder, quick, with_fulles=True)
+    pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
+    title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+    variance.fulles_figure(pairs, title, folder / f"{system}.png")
+    table = Table(title=title)
+    for heading in ("updates", "NRES", "FullES", "FullES / NRES"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for update, (nres, full) in pairs.items():
+        cells = (f"{r.variance:.3g} ± {(r.high - r.low) / 2:.2g}" for r in (nres, full))
+        table.add_row(f"{update:,}", *cells, f"{full.variance / nres.variance:.3g}")
+    console = Console()
+    console.print(table)
+    console.print(f"Figure: {folder / system}.png", soft_wrap=True, highlight=False)
+
+
+def _along_pes(
+    system: str, folder: Path, quick: bool, with_fulles: bool
+) -> tuple[variance.Study, int, dict[int, tuple[Row, ...]]]:
+    """Train with PES, then measure at the checkpoints what is not measured yet."""
+    if system not in variance.STUDIES:
+        there = ", ".join(variance.STUDIES)
+        raise SettingsError(f"there is no study of {system!r}: there are {there}.")
+    study = variance.STUDIES[system]
+    options: dict[str, Any] = {}
+    if quick:
+        study = dataclasses.replace(study, updates=4, keep_every=2, samples=16)
+        options = {"horizon": 20 * study.window}
+    settings = resolve(
+        system,
+        "pes",
+        updates=study.updates,
+        seed=study.seed,
+        keep_every=study.keep_every,
+        options=options,
+    )
+    path = folder / f"{system}-pes"
+    run = Run.open(path) if (path / "config.json").exists() else None
+    if run is not None and run.settings != settings:
+        raise SettingsError(f"{path} holds another run: choose another folder with --out.")
+    run = run or Run.create(path, settings, build(settings))
+    if not (path / "checkpoints").exists() or run.newest()[0] < study.updates:
+        carry_out(run, tensorboard=False, quiet=False)
+    horizon = as_pool(run.problem.system).horizon
+    periods = [k for k in study.periods if k < horizon] if not with_fulles else []
+    wanted: dict[str, Any] = {
+        "windows": [study.window, horizon] if with_fulles else [study.window],
+        "periods": [*periods, horizon],
+        "sigmas": [study.sigma],
+        "samples": study.samples,
+    }
+    file = folder / f"{system}.json"
+    facts = {"system": system, "pes": settings.to_json(), "measured": wanted}
+    found: list[dict[str, Any]] = []
+    if file.exists() and (before := json.loads(file.read_text()))["measured"] == wanted:
+        found = before["checkpoints"]
+
+    def keep(update: int, rows: list[dict[str, Any]]) -> None:
+        found.append({"update": update, "rows": rows})
+        about = {"command": ["nres", *sys.argv[1:]], "device": device(), "versions": versions()}
+        write_json(file, about | facts | {"checkpoints": found})
+
+    # Of the start itself the paper says nothing.
+    trajectory = {u: theta for u, theta in run.trajectory().items() if u}
+    known = {entry["update"]: entry["rows"] for entry in found}
+    return study, horizon, variance.along(run.problem.system, trajectory, known, keep, **wanted)

@@ -53,6 +53,9 @@ def train(
     log_every: Annotated[int | None, typer.Option(help="Updates an entry of metrics.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Updates a checkpoint.")] = None,
     checkpoint_seconds: Annotated[float | None, typer.Option(help="Seconds a checkpoint.")] = None,
+    keep_every: Annotated[
+        int | None, typer.Option(help="Updates a checkpoint that is kept for good.")
+    ] = None,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
     options: Options = None,
@@ -79,6 +82,7 @@ def train(
         log_every=log_every,
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
+        keep_every=keep_every,
         options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from nres.experiments.lorenz import loss_surface
 from nres.figures import COLOURS, line_style
-from nres.files import replacing
+from nres.files import save_figure
 from nres.systems import Lorenz
 from nres.train import TrainResult
 
@@ -54,5 +54,4 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
     curves.minorticks_off()
     curves.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
+    save_figure(figure, path)

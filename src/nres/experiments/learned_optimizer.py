@@ -13,7 +13,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from nres.estimators import BPTT
-from nres.files import replacing
+from nres.files import save_figure
 from nres.system import Theta
 from nres.systems.learned_optimizer import (
     SGD,
@@ -71,8 +71,7 @@ def landscape_figure(
     gradient.legend(frameon=False)
     for panel in (*lines, gradient):
         panel.grid(alpha=0.3)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
+    save_figure(figure, path)
 
 
 RATES = tuple(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2, 5))
@@ -160,8 +159,7 @@ def race_figure(
     race.minorticks_off()
     for panel in (learning, race):
         panel.grid(alpha=0.3)
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
+    save_figure(figure, path)
 
 
 def gradient_norm(system: LearnedOptimizerSystem, theta: Theta) -> float:

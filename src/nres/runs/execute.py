@@ -60,7 +60,8 @@ def execute(
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     """
     settings, problem = run.settings, run.problem
-    with run.locked(), Checkpoints(run.path / "checkpoints") as checkpoints:
+    folder = run.path / "checkpoints"
+    with run.locked(), Checkpoints(folder, keep_every=settings.keep_every) as checkpoints:
         theta, state, pending = problem.theta, None, None
         saved = checkpoints.updates()
         last = settings.updates if updates is None else updates
@@ -167,7 +168,8 @@ class _Keeper:
         due = time.monotonic() - self.saved_time >= settings.checkpoint_seconds
         if every is not None:
             due = due or update // every > self.saved_update // every
-        if due or self.saved_update < 0:
+        kept = settings.keep_every is not None and update % settings.keep_every == 0
+        if due or kept or self.saved_update < 0:
             self.save(progress.theta, progress.state)
 
     def save(self, theta: Any, state: TrainState) -> None:

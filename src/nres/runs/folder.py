@@ -9,7 +9,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from nres.checkpoint import Checkpoints
 from nres.estimators.base import blank_state
-from nres.files import replacing
+from nres.files import write_json
 from nres.pools.jax import JaxPool
 from nres.runs.metrics import read_metrics
 from nres.runs.settings import Problem, Settings, SettingsError, build
@@ -62,13 +62,13 @@ class Run:
             "fingerprint": fingerprint(settings, problem),
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": sys.argv,
-            "versions": _versions(),
-            "device": _device(),
+            "versions": versions(),
+            "device": device(),
             "git": _git(),
         }
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write_json(path / "config.json", config)
+            write_json(path / "config.json", config)
         except OSError as error:
             raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
         return cls(path, config)
@@ -120,17 +120,30 @@ class Run:
 
     def newest(self) -> tuple[int, Theta]:
         """How many updates the newest checkpoint stands for, and its parameters."""
+        return self._thetas(lambda updates: updates[-1:])[0]
+
+    def trajectory(self) -> dict[int, Theta]:
+        """Parameters along the way, by updates made: of all checkpoints that were to be kept.
+
+        If none were, of those that there are.
+        """
+        every = self.settings.keep_every
+        return dict(
+            self._thetas(lambda updates: [u for u in updates if not every or u % every == 0])
+        )
+
+    def _thetas(self, choose: Callable[[list[int]], list[int]]) -> list[tuple[int, Theta]]:
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
-            updates = checkpoints.updates()
+            updates = choose(checkpoints.updates())
             if not updates:
                 raise RunError(f"{self.path} has no checkpoint yet.")
-            tree, _ = checkpoints.restore(updates[-1], checkpoint_template(self.problem))
-        return updates[-1], tree["theta"]
+            template = checkpoint_template(self.problem)
+            return [(u, checkpoints.restore(u, template)[0]["theta"]) for u in updates]
 
     def extended(self, updates: int) -> "Run":
         """The same run, with another number of updates to make."""
         config = self.config | {"settings": self.config["settings"] | {"updates": updates}}
-        _write_json(self.path / "config.json", config)
+        write_json(self.path / "config.json", config)
         return Run(self.path, config)
 
     @contextlib.contextmanager
@@ -199,20 +212,17 @@ def new_path(system: str, what: str) -> Path:
     return path
 
 
-def _write_json(path: Path, value: Any) -> None:
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+def versions() -> dict[str, str]:
+    """What results depend on, by package."""
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
+            found[package] = version(package)
+    return found
 
 
-def _device() -> dict[str, Any]:
+def device() -> dict[str, Any]:
+    """What this process computes on."""
     devices = jax.devices()
     return {
         "backend": jax.default_backend(),

@@ -103,6 +103,8 @@ class Settings:
     """The same in updates, where seconds do not do."""
     budget_seconds: float | None = None
     """Seconds of training after which the run ends, whatever `updates` says."""
+    keep_every: int | None = None
+    """Updates from one checkpoint that is kept for good to the next; a multiple of `eval_every`."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -158,7 +160,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     filled = dataclasses.asdict(preset) if preset else _without_preset(system, method, given)
     filled = {k: v for k, v in filled.items() if k in takes or k in ("lr", "optimizer", "updates")}
     filled |= given
-    updates = filled["updates"]
+    updates, keep_every = filled["updates"], filled.get("keep_every")
     settings = Settings(
         system=system,
         options=filled.get("options", {}),
@@ -173,12 +175,13 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         updates=updates,
         seed=filled.get("seed", 0),
         log_every=filled.get("log_every", max(1, updates // 1000)),
-        eval_every=filled.get("eval_every", max(1, updates // 40)),
+        eval_every=filled.get("eval_every", _evaluations(updates, keep_every)),
         checkpoint_seconds=filled.get("checkpoint_seconds", 60.0),
         checkpoint_every=filled.get("checkpoint_every"),
         budget_seconds=filled.get("budget_seconds"),
+        keep_every=keep_every,
     )
-    for name in ("updates", "log_every", "eval_every", "checkpoint_every"):
+    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} must be at least 1, got {value}.")
@@ -186,7 +189,20 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         value = getattr(settings, name)
         if value is not None and not value > 0:
             raise SettingsError(f"{name} must be positive, got {value}.")
+    if keep_every is not None and keep_every % settings.eval_every:
+        raise SettingsError(
+            f"keep_every must be a multiple of eval_every, {settings.eval_every}; got {keep_every}."
+        )
     return settings
+
+
+def _evaluations(updates: int, keep_every: int | None) -> int:
+    """Updates from one evaluation to the next: about forty in all, and one where one is kept."""
+    every = max(1, updates // 40)
+    if not keep_every or keep_every < 1:
+        return every
+    fitting = max(1, keep_every // max(1, round(keep_every / every)))
+    return keep_every if keep_every % fitting else fitting
 
 
 def _without_preset(system: str, method: str, given: dict[str, Any]) -> dict[str, Any]:

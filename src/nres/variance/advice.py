@@ -24,6 +24,22 @@ GOOD_ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
+class Gain:
+    """The loss before and after a step of length sigma along the mean gradient."""
+
+    before: float
+    after: float
+    stderr: float
+    """Of the difference."""
+
+    @property
+    def certain(self) -> float:
+        """What the step took off the loss; 0 if that may be chance."""
+        gain = self.before - self.after
+        return gain if gain > 2 * self.stderr else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Advice:
     """What `advise` recommends, and what it rests on."""
 
@@ -38,6 +54,8 @@ class Advice:
     reasons: tuple[str, ...]
     table: Sweep
     """The pilot sweep, with the recommended number of workers."""
+    gains: Mapping[float, Gain]
+    """What a step along the gradient does, for each sigma."""
 
 
 def advise(
@@ -103,7 +121,9 @@ def advise(
             f"pair; got {total} and {sequential}."
         )
     workers = total // (2 * sequential)
-    windows = candidate_windows(horizon, 1 if isinstance(pool, JaxPool) else math.ceil(horizon / 50))
+    windows = candidate_windows(
+        horizon, 1 if isinstance(pool, JaxPool) else math.ceil(horizon / 50)
+    )
     parts = len(sigmas) + 1
     report = callback or (lambda fraction: None)
     table = sweep(
@@ -120,11 +140,7 @@ def advise(
     gains = {sigma: _gain(pool, theta, key, table, sigma, samples) for sigma in sigmas}
 
     def worth(row: Row) -> float:
-        # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
-        if row.nonfinite or not row.signal > 2 * row.signal_stderr:
-            return 0.0
-        noise = max(row.variance, row.episode_variance * horizon / row.window)
-        return sequential / row.window / (1 + noise / row.signal)
+        return updates_worth(row, sequential, horizon)
 
     top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].certain)
     if worth(top) * gains[top.sigma].certain == 0:
@@ -162,7 +178,17 @@ def advise(
         worth=worth(best),
         reasons=tuple(_reasons(best, table, worth, gains)),
         table=table,
+        gains=gains,
     )
+
+
+def updates_worth(row: Row, sequential: int, horizon: int) -> float:
+    """How many noise-free updates those are worth that so many sequential steps allow."""
+    # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
+    if row.nonfinite or not row.signal > 2 * row.signal_stderr:
+        return 0.0
+    noise = max(row.variance, row.episode_variance * horizon / row.window)
+    return sequential / row.window / (1 + noise / row.signal)
 
 
 def candidate_windows(horizon: int, base: int) -> list[int]:
@@ -171,24 +197,7 @@ def candidate_windows(horizon: int, base: int) -> list[int]:
     return [*(base * s for s in steps if base * s < horizon), horizon]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gain:
-    """The loss before and after a step of length sigma along the mean gradient."""
-
-    before: float
-    after: float
-    stderr: float
-
-    @property
-    def certain(self) -> float:
-        """What the step took off the loss; 0 if that may be chance."""
-        gain = self.before - self.after
-        return gain if gain > 2 * self.stderr else 0.0
-
-
-def _gain(
-    pool: Pool, theta: PyTree, key: Any, table: Sweep, sigma: float, episodes: int
-) -> _Gain:
+def _gain(pool: Pool, theta: PyTree, key: Any, table: Sweep, sigma: float, episodes: int) -> Gain:
     gradient = table.gradients[pool.horizon, sigma]
     norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
     # Where the loss is jagged one value says little: both are means over the least of the noises.
@@ -203,11 +212,11 @@ def _gain(
     # With the same key both see the same noise.
     change = np.asarray(after.losses - before.losses, np.float64)
     stderr = float(change.std(ddof=1)) / math.sqrt(len(change))
-    return _Gain(float(before.loss), float(after.loss), stderr)
+    return Gain(float(before.loss), float(after.loss), stderr)
 
 
 def _reasons(
-    best: Row, table: Sweep, worth: Callable[[Row], float], gains: Mapping[float, _Gain]
+    best: Row, table: Sweep, worth: Callable[[Row], float], gains: Mapping[float, Gain]
 ) -> list[str]:
     same = table.where(sigma=best.sigma)
     reasons = [
@@ -220,9 +229,10 @@ def _reasons(
             continue
         other = max(rows, key=worth)
         ratio = other.episode_variance / best.episode_variance
+        noise = "as much noise" if 0.95 < ratio < 1.05 else f"{ratio:.3g} times the variance"
         reasons.append(
-            f"{method} with windows of {other.window} steps: worth {worth(other):,.3g}; over an "
-            f"episode it has {ratio:.3g} times the variance."
+            f"{method} with windows of {other.window} steps: worth {worth(other):,.3g}; it has "
+            f"{noise} over an episode."
         )
     of_method = same.where(method=best.method).rows
     if len(of_method) > 1:

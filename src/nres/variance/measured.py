@@ -20,9 +20,9 @@ from nres.system import Theta, as_theta
 from nres.variance.statistics import Moments
 
 # Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
-# Simulators outside of JAX want fewer, larger ones.
 BATCHES = 64
-HOST_BATCHES = 16
+# Accelerators and simulators outside of JAX want fewer, larger ones.
+LARGE_BATCHES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,8 @@ def check_samples(samples: int, level: float) -> None:
 def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
     """The size of a batch, and an even number of batches that make at least so many samples."""
     size = sum(leaf.size for leaf in jax.tree.leaves(theta))
-    batches = BATCHES if isinstance(pool, JaxPool) else HOST_BATCHES
+    small = isinstance(pool, JaxPool) and jax.default_backend() == "cpu"
+    batches = BATCHES if small else LARGE_BATCHES
     batch = max(1, min(samples // batches, block_size(size)))
     return batch, -(-samples // (2 * batch)) * 2
 

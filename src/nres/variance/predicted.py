@@ -113,11 +113,6 @@ def predict(
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1, got {episodes}.")
     pool.check(theta)
-    if sigma is None and not isinstance(pool, JaxPool):
-        raise TypeError(
-            f"{type(pool).__name__} cannot be differentiated: give `sigma`, and the prediction is "
-            "made from episodes with noise."
-        )
     if sigma is not None and not (sigma > 0 and samples > 1):
         raise ValueError(f"sigma must be positive and samples at least 2: got {sigma}, {samples}.")
     # The last is NRES.
@@ -126,6 +121,11 @@ def predict(
     for i in range(episodes):
         episode = jax.random.fold_in(key, i)
         if sigma is None:
+            if not isinstance(pool, JaxPool):
+                raise TypeError(
+                    f"{type(pool).__name__} cannot be differentiated: give `sigma`, and the "
+                    "prediction is made from episodes with noise."
+                )
             parts.append(_differentiate(pool, theta, episode, every, window))
         else:
             parts.append(_smooth(pool, theta, episode, every, window, sigma, samples))

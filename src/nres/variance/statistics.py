@@ -56,7 +56,7 @@ class Moments:
         mean, second = np.asarray(mean, np.float64), np.asarray(second, np.float64)
         self.mean.add(mean)
         if self.mean.count % 2 == 0:
-            self._products.append(mean @ self._last)
+            self._products.append(float(mean @ self._last))
             self._pairs.append((self._second[-1] + second) / 2 - self._products[-1])
         self._second.append(second)
         self._last = mean

@@ -1,0 +1,260 @@
+"""`nres variance` and `nres advise`."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from nres.cli.errors import explained
+from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, parse_options
+from nres.estimators.values import Steps
+from nres.experiments.variance import advice_figure, along, periods_figure
+from nres.files import write_json
+from nres.pools.jax import JaxPool, as_pool
+from nres.runs import Run, SettingsError, build, new_path, resolve
+from nres.runs.folder import device, versions
+from nres.system import Theta
+from nres.variance import Row
+from nres.variance import advise as advise_on
+
+# For the number of samples: a simulator is slower than compiled code.
+SAMPLES, HOST_SAMPLES = 4096, 256
+
+RunOption = Annotated[
+    Path | None, typer.Option(help="A run of the system, whose parameters to take.")
+]
+Samples = Annotated[
+    int | None, typer.Option(help=f"Episodes; {SAMPLES}, or {HOST_SAMPLES} on a simulator.", min=8)
+]
+
+
+@explained
+def variance(
+    system: System,
+    periods: Annotated[
+        str | None, typer.Option(help="K, with commas between; by default up to the horizon.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="W, steps an estimate.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Scale of the noise.")] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="A run, at whose checkpoints to measure: `nres train --keep-every`."),
+    ] = None,
+    samples: Samples = None,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for table and figure.")] = None,
+    policy: PolicyOption = None,
+    data_dir: DataDir = None,
+    options: Options = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the total variance of gradient estimates against the noise-sharing period.
+
+    At a fresh start, or at the checkpoints of a run; then table, figure and numbers go into its
+    folder.
+
+    Example: nres variance lorenz --periods 100,200,500,2000 --checkpoints runs/first
+    """
+    console = Console()
+    run, problem, settings = _problem(system, checkpoints, seed, policy, data_dir, options, sigma)
+    pool = as_pool(problem.system)
+    w = window or settings.window or max(1, pool.horizon // 10)
+    chosen = _integers("--periods", periods) if periods else _doubling(w, pool.horizon)
+    scale = sigma if sigma is not None else _first(settings.sigma)
+    trajectory: dict[int, Theta] = {0: problem.theta} if run is None else run.trajectory()
+    folder = out or (new_path(system, "variance") if run is None else run.path)
+    many = samples or (SAMPLES if isinstance(pool, JaxPool) else HOST_SAMPLES)
+    found: dict[int, list[dict[str, Any]]] = {}
+    try:
+        with _bar(console, "variance", quiet) as bar:
+            rows = along(
+                pool,
+                trajectory,
+                {},
+                lambda update, table: found.update({update: table}),
+                sigmas=[scale],
+                windows=[w],
+                periods=chosen,
+                samples=many,
+                callback=lambda fraction: bar((len(found) + fraction) / len(trajectory)),
+            )
+    except ValueError as error:
+        raise SettingsError(f"{system}: {error}") from error
+    result = {
+        "command": ["nres", *sys.argv[1:]],
+        "system": settings.system,
+        "options": settings.options,
+        "samples": many,
+        "device": device(),
+        "versions": versions(),
+        "rows": [{"update": update} | row for update, table in found.items() for row in table],
+    }
+    write_json(folder / "variance.json", result)
+    title = f"{settings.system}: W = {w}, sigma = {scale:g}"
+    periods_figure(rows, title, folder / "variance.png")
+    if not quiet:
+        for update, table in rows.items():
+            name = f"after {update:,} updates" if run is not None else "at a fresh start"
+            console.print(_table(f"{title}, {name}", table))
+        console.print(f"Figure: {folder / 'variance.png'}", highlight=False, soft_wrap=True)
+
+
+@explained
+def advise(
+    system: System,
+    total_steps: Annotated[float, typer.Option(help="Unroll steps of the training in all.")] = 1e8,
+    sequential_steps: Annotated[
+        float, typer.Option(help="Unroll steps of the training one after another.")
+    ] = 1e5,
+    sigmas: Annotated[
+        str | None, typer.Option(help="Scales of noise to try, with commas between.")
+    ] = None,
+    run: RunOption = None,
+    samples: Samples = None,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for figure and numbers.")] = None,
+    policy: PolicyOption = None,
+    data_dir: DataDir = None,
+    options: Options = None,
+    quiet: Quiet = False,
+) -> None:
+    """Recommend method, window, workers and sigma for a budget, from a pilot sweep.
+
+    Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
+    """
+    console = Console()
+    # A sigma is needed to resolve settings where there is no preset; which one does not matter.
+    opened, problem, settings = _problem(system, run, seed, policy, data_dir, options, 1.0)
+    pool = as_pool(problem.system)
+    theta = problem.theta if opened is None else opened.theta()
+    many = samples or (1024 if isinstance(pool, JaxPool) else HOST_SAMPLES)
+    budget = Steps(int(total_steps), int(sequential_steps))
+    extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
+    try:
+        with _bar(console, "pilot sweep", quiet) as bar:
+            key = jax.random.key(seed)
+            advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
+    except ValueError as error:
+        raise SettingsError(f"{system}: {error}") from error
+    folder = out or new_path(system, "advice")
+    advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
+    recommended = {
+        "method": advice.method.lower(),
+        "window": advice.window,
+        "workers": advice.workers,
+        "sigma": advice.sigma,
+        "updates": advice.updates,
+    }
+    write_json(
+        folder / "advice.json",
+        {
+            "command": ["nres", *sys.argv[1:]],
+            "system": settings.system,
+            "options": settings.options,
+            "budget": budget._asdict(),
+            "recommended": recommended,
+            "reasons": advice.reasons,
+            "gains": [{"sigma": s} | dataclasses.asdict(g) for s, g in advice.gains.items()],
+            "samples": many,
+            "device": device(),
+            "versions": versions(),
+            "rows": advice.table.to_json(),
+        },
+    )
+    if quiet:
+        return
+    chosen = [f"--{k} {v}" for k, v in recommended.items() if (k, v) != ("window", pool.horizon)]
+    console.print(f"nres train {system} {' '.join(chosen)} --lr ...", soft_wrap=True)
+    console.print(*(f"- {reason}" for reason in advice.reasons), sep="\n", highlight=False)
+    console.print(f"Figure: {folder / 'advice.png'}", highlight=False, soft_wrap=True)
+
+
+def _problem(system, run, seed, policy, data_dir, options, sigma):
+    """A run if one is given, and what is to be measured."""
+    if run is not None:
+        opened = Run.open(run)
+        if (given := opened.settings.system) != system:
+            raise SettingsError(f"{run} is a run of {given}, not of {system}.")
+        if options or policy or data_dir:
+            raise SettingsError("the options of the system are those of the run: leave them out.")
+        problem, settings = opened.problem, opened.settings
+        if settings.sigma is None and sigma is None:
+            raise SettingsError(f"{settings.method} has no sigma: give --sigma.")
+        return opened, problem, settings
+    settings = resolve(
+        system,
+        "nres",
+        seed=seed,
+        lr=1.0,  # not used here
+        sigma=None if sigma is None else str(sigma),
+        options=parse_options(options, policy=policy, data_dir=data_dir),
+    )
+    return None, build(settings), settings
+
+
+def _first(sigma: str | None) -> float:
+    """Of a schedule, where it begins."""
+    assert sigma is not None
+    return float(sigma.partition(",")[0])
+
+
+def _doubling(window: int, horizon: int) -> list[int]:
+    """Multiples of the window by powers of four, and the horizon."""
+    periods = []
+    while 2 * window <= horizon:
+        periods.append(window)
+        window *= 4
+    return [*periods, horizon]
+
+
+def _integers(option: str, text: str) -> list[int]:
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingsError(
+            f"{option} takes whole numbers, such as 1,4,16; got {text!r}."
+        ) from None
+    if min(values) < 1:
+        raise SettingsError(f"{option} must be at least 1, got {min(values)}.")
+    return values
+
+
+def _floats(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingsError(f"{option} takes numbers, such as 0.01,0.1; got {text!r}.") from None
+
+
+@contextmanager
+def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
+    """A progress bar for something that reports the fraction that is done."""
+    hidden = quiet or not console.is_terminal
+    with Progress(console=console, disable=hidden, transient=True) as progress:
+        task = progress.add_task(title, total=1.0)
+        yield lambda fraction: progress.update(task, completed=fraction)
+
+
+def _table(title: str, rows: tuple[Row, ...]) -> Table:
+    table = Table(title=title)
+    table.add_column("K", justify="right")
+    table.add_column("method")
+    for heading in ("total variance", "95 % interval", "signal / noise"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row.period:,}",
+            row.method,
+            f"{row.variance:.3g}",
+            f"{row.low:.3g} – {row.high:.3g}",
+            f"{row.snr:.3g}" if row.signal > 2 * row.signal_stderr else "–",
+        )
+    return table
