@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +20,9 @@ from nres.experiments import learned_optimizer, variance
 from nres.experiments.presets import fashion_mnist_system
 from nres.files import write_json
 from nres.pools.jax import as_pool
-from nres.runs import Run, SettingsError, build, resolve
+from nres.runs import Run, Settings, SettingsError, build, resolve
 from nres.runs.folder import device, versions
+from nres.runs.settings import Problem
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 from nres.variance import Row
 
@@ -164,7 +164,7 @@ def variance_of_periods(
     Example: nres reproduce variance-K --system lorenz
     """
     folder = out or Path("results/variance-K")
-    study, horizon, rows = _along_pes(system, folder, quick, with_fulles=False)
+    study, horizon, rows = _along_pes("variance-K", system, folder, quick, with_fulles=False)
     title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
     variance.periods_figure(rows, title, folder / f"{system}.png")
     console = Console()
@@ -190,7 +190,7 @@ def variance_of_full_es(
     Example: nres reproduce variance-fulles --system lorenz
     """
     folder = out or Path("results/variance-fulles")
-    study, horizon, rows = _along_pes(system, folder, quick, with_fulles=True)
+    study, horizon, rows = _along_pes("variance-fulles", system, folder, quick, with_fulles=True)
     pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
     title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
     variance.fulles_figure(pairs, title, folder / f"{system}.png")
@@ -206,13 +206,14 @@ def variance_of_full_es(
 
 
 def _along_pes(
-    system: str, folder: Path, quick: bool, with_fulles: bool
+    name: str, system: str, folder: Path, quick: bool, with_fulles: bool
 ) -> tuple[variance.Study, int, dict[int, tuple[Row, ...]]]:
     """Train with PES, then measure at the checkpoints what is not measured yet."""
     if system not in variance.STUDIES:
         there = ", ".join(variance.STUDIES)
         raise SettingsError(f"there is no study of {system!r}: there are {there}.")
     study = variance.STUDIES[system]
+    command = f"nres reproduce {name} --system {system}" + " --quick" * quick
     options: dict[str, Any] = {}
     if quick:
         study = dataclasses.replace(study, updates=4, keep_every=2, samples=16)
@@ -225,14 +226,8 @@ def _along_pes(
         keep_every=study.keep_every,
         options=options,
     )
-    path = folder / f"{system}-pes"
-    run = Run.open(path) if (path / "config.json").exists() else None
-    if run is not None and run.settings != settings:
-        raise SettingsError(f"{path} holds another run: choose another folder with --out.")
-    run = run or Run.create(path, settings, build(settings))
-    if not (path / "checkpoints").exists() or run.newest()[0] < study.updates:
-        carry_out(run, tensorboard=False, quiet=False)
-    horizon = as_pool(run.problem.system).horizon
+    problem = build(settings)
+    horizon = as_pool(problem.system).horizon
     periods = [k for k in study.periods if k < horizon] if not with_fulles else []
     wanted: dict[str, Any] = {
         "windows": [study.window, horizon] if with_fulles else [study.window],
@@ -240,18 +235,38 @@ def _along_pes(
         "sigmas": [study.sigma],
         "samples": study.samples,
     }
+    facts = {"command": command, "pes": settings.to_json(), "measured": wanted}
     file = folder / f"{system}.json"
-    facts = {"system": system, "pes": settings.to_json(), "measured": wanted}
     found: list[dict[str, Any]] = []
-    if file.exists() and (before := json.loads(file.read_text()))["measured"] == wanted:
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if any(before[name] != value for name, value in facts.items()):
+            raise SettingsError(f"{file} holds other results: choose another folder with --out.")
         found = before["checkpoints"]
 
     def keep(update: int, rows: list[dict[str, Any]]) -> None:
         found.append({"update": update, "rows": rows})
-        about = {"command": ["nres", *sys.argv[1:]], "device": device(), "versions": versions()}
-        write_json(file, about | facts | {"checkpoints": found})
+        about = {"device": device(), "versions": versions()}
+        write_json(file, facts | about | {"checkpoints": found})
 
     # Of the start itself the paper says nothing.
-    trajectory = {u: theta for u, theta in run.trajectory().items() if u}
+    updates = range(study.keep_every, study.updates + 1, study.keep_every)
     known = {entry["update"]: entry["rows"] for entry in found}
-    return study, horizon, variance.along(run.problem.system, trajectory, known, keep, **wanted)
+    trajectory: dict[int, Any] = dict.fromkeys(updates)
+    if not known.keys() >= set(updates):
+        run = _finished(folder / f"{system}-pes", settings, problem)
+        trajectory = {u: theta for u, theta in run.trajectory().items() if u}
+    return study, horizon, variance.along(problem.system, trajectory, known, keep, **wanted)
+
+
+def _finished(path: Path, settings: Settings, problem: Problem) -> Run:
+    """The run with these settings in a folder, carried out as far as it is not."""
+    if (path / "config.json").exists():
+        run = Run.open(path)
+        if run.settings != settings:
+            raise SettingsError(f"{path} holds another run: choose another folder with --out.")
+    else:
+        run = Run.create(path, settings, problem)
+    if not len(run.metrics["update"]) or run.newest()[0] < settings.updates:
+        carry_out(run, tensorboard=False, quiet=False)
+    return run

@@ -102,21 +102,22 @@ def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -
         middle = np.array([row.variance for row in values])
         low = middle - [row.low for row in values]
         high = np.array([row.high for row in values]) - middle
-        panel.bar(
-            at + 0.4 * i - 0.2,
+        workers = values[0].workers
+        panel.errorbar(
+            at,
             middle,
-            width=0.38,
+            np.maximum(0, [low, high]),
+            fmt="o",
+            capsize=3,
             color=COLOURS[name],
-            yerr=np.maximum(0, [low, high]),
-            error_kw={"ecolor": "#888888", "capsize": 2, "lw": 1},
-            label=f"{name}, {values[0].workers:,} worker" + "s" * (values[0].workers > 1),
+            label=f"{name}, {workers:,} worker" + "s" * (workers > 1),
         )
     for x, (one, other) in zip(at, rows.values(), strict=True):
         times = other.variance / one.variance
         panel.annotate(
             f"{times:,.0f}×" if times >= 10 else f"{times:.1f}×",
             (float(x), max(one.high, other.high)),
-            (0, 4),
+            (0, 5),
             textcoords="offset points",
             ha="center",
             fontsize="small",
