@@ -102,6 +102,8 @@ def run(quick: bool = False) -> list[dict]:
                 )
                 unrolls[length] = seconds(program), used
             for method, estimator in methods(system, workers, window).items():
+                if quick and method not in ("NRES", "BPTT"):
+                    continue
                 state = estimator.init(theta, key)
                 program, used = compiled(
                     functools.partial(compute_estimate, estimator), theta, state

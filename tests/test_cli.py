@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, environment, uninterrupt
 
 def test_a_simulator_that_is_killed_again_and_again(tmp_path, environment):
     arguments = ["hopper", "--sigma", "0.1", "--lr", "0.01", "--set", "horizon=60"]
-    arguments += ["--workers", "4", "--window", "25", "--updates", "120", "--eval-every", "30"]
+    arguments += ["--workers", "4", "--window", "25", "--updates", "40", "--eval-every", "20"]
     arguments += ["--checkpoint-seconds", "0.01"]
     code, _, errors = finish(
         start(["train", *arguments, "--out", str(tmp_path / "a")], environment)
@@ -276,6 +276,61 @@ def test_budgets(tmp_path):
         assert np.isfinite(metrics["eval/loss"][-1])
 
 
+def test_variance_along_a_run(tmp_path):
+    out, short = tmp_path / "run", ["--set", "horizon=400"]
+    settings = ["--method", "pes", "--updates", 12, "--keep-every", 4, "--workers", 10]
+    result = invoke("train", "lorenz", *settings, *short, "--out", out, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert list(runs.Run.open(out).trajectory()) == [0, 4, 8, 12]
+    result = invoke("variance", "lorenz", "--checkpoints", out, "--samples", 64)
+    assert result.exit_code == 0, result.output
+    assert "after 12 updates" in result.output
+    assert "NRES" in result.output
+    assert (out / "variance.png").read_bytes().startswith(b"\x89PNG")
+    rows = json.loads((out / "variance.json").read_text())["rows"]
+    assert [(row["update"], row["period"]) for row in rows] == [
+        (update, period) for update in (0, 4, 8, 12) for period in (100, 400)
+    ]
+    assert all(row["low"] < row["variance"] < row["high"] for row in rows)
+    for wrong, words in [
+        (["swimmer", "--checkpoints", out], "is a run of lorenz, not of swimmer"),
+        (["lorenz", "--checkpoints", out, *short], "are those of the run"),
+    ]:
+        assert words in invoke("variance", *wrong).stderr
+
+
+def test_advice(tmp_path):
+    result = invoke(
+        "advise", BOUNCER, "--total-steps", 1e5, "--sequential-steps", 1e3, "--sigmas", "0.1,0.3",
+        "--set", "horizon=30", "--samples", 256, "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "nres train" in result.output
+    assert "--workers 50" in result.output
+    assert (tmp_path / "advice.png").exists()
+    advice = json.loads((tmp_path / "advice.json").read_text())
+    assert advice["recommended"]["workers"] == 50
+    assert len(advice["reasons"]) > 3
+
+
+@pytest.mark.parametrize("name", ["variance-K", "variance-fulles"])
+def test_reproducing_variance(name, tmp_path):
+    command = ["reproduce", name, "--system", "lorenz", "--quick", "--out", tmp_path]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "lorenz.png").exists()
+    found = json.loads((tmp_path / "lorenz.json").read_text())
+    assert [entry["update"] for entry in found["checkpoints"]] == [2, 4]
+    # What is known is not measured again: a checkpoint that is missing is.
+    found["checkpoints"].pop()
+    (tmp_path / "lorenz.json").write_text(json.dumps(found))
+    assert invoke(*command).exit_code == 0
+    again = json.loads((tmp_path / "lorenz.json").read_text())
+    assert [entry["update"] for entry in again["checkpoints"]] == [2, 4]
+    refused = invoke("reproduce", name, "--system", "lorenz", "--out", tmp_path)
+    assert "holds other results" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -287,6 +342,15 @@ def test_budgets(tmp_path):
         (["compare", "lorenz", "--methods", "nres,nope"], "no method is called 'nope'"),
         (["resume", "nowhere"], "nowhere holds no run"),
         (["show", "nowhere"], "nowhere holds no run"),
+        (["train", "lorenz", "--eval-every", 5, "--keep-every", 12], "a multiple of eval_every"),
+        (["variance", "lorenz", "--periods", "1,x"], "--periods takes whole numbers"),
+        (["variance", "lorenz", "--periods", "0"], "--periods must be at least 1"),
+        (["variance", "lorenz", "--periods", "150"], "multiple of the window"),
+        (["variance", "hopper"], "give --sigma"),
+        (["variance", "lorenz", "--checkpoints", "nowhere"], "nowhere holds no run"),
+        (["advise", "lorenz", "--sequential-steps", 10], "two episodes of 2000 steps"),
+        (["advise", "lorenz", "--sigmas", "a"], "--sigmas takes numbers"),
+        (["reproduce", "variance-K", "--system", "lorentz"], "no study of 'lorentz'"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(arguments, words):
@@ -298,7 +362,8 @@ def test_mistakes_are_told_in_a_sentence(arguments, words):
 
 
 @pytest.mark.parametrize(
-    "command", ["list", "train", "compare", "resume", "evaluate", "plot", "show", "demo", "render"]
+    "command",
+    "list train compare resume evaluate plot show demo render variance advise".split(),
 )
 def test_every_command_has_an_example(command):
     result = invoke(command, "--help")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+import nres
 from helpers import as_users_run
 from nres.cli import app
 from nres.experiments.presets import SYSTEMS
@@ -18,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     lorenz = SYSTEMS["lorenz"]
     short = {name: dataclasses.replace(p, updates=1) for name, p in lorenz.presets.items()}
-    monkeypatch.setitem(SYSTEMS, "lorenz", dataclasses.replace(lorenz, presets=short))
+    small = dataclasses.replace(lorenz, make=lambda: nres.systems.Lorenz(200), presets=short)
+    monkeypatch.setitem(SYSTEMS, "lorenz", small)
     out = tmp_path / "new" / "folder"
     with as_users_run():
         result = CliRunner().invoke(app, ["demo", "--out", str(out)])
@@ -30,7 +32,7 @@ def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     for row in methods:
         assert row["method"] in result.output
         assert row["updates"] == 1
-    assert methods[0]["unroll_steps"] == 10 * 2 * 2000
+    assert methods[0]["unroll_steps"] == 10 * 2 * 200
     assert sorted(path.name for path in out.iterdir()) == ["demo.json", "demo.png"]
 
 

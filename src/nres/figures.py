@@ -57,7 +57,7 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
         row[0].set_xlabel("updates")
         row[1].set_xlabel("seconds of training")
         for panel in row:
-            _log_if_positive(panel)
+            log_if_positive(panel)
             panel.grid(alpha=0.3)
     panels[0, 0].legend(fontsize="small")
     save_figure(figure, path)
@@ -78,13 +78,14 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
         panel.set(xlabel=label)
         panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         panel.grid(alpha=0.3)
-    _log_if_positive(panels[0])
+    log_if_positive(panels[0])
     panels[0].set_ylabel(title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     save_figure(figure, path)
 
 
-def _log_if_positive(panel: Axes) -> None:
+def log_if_positive(panel: Axes) -> None:
+    """A logarithmic axis with enough numbers on it, if what is drawn allows it."""
     values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
     finite = np.concatenate([x[np.isfinite(x)] for x in values] or [np.zeros(0)])
     if finite.size and finite.min() > 0:

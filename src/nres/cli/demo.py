@@ -37,7 +37,7 @@ def demo(
         "Recovering the two parameters of a chaotic system from one coordinate over 2000 steps, "
         "with the settings of the paper. Compiling takes a few seconds for each method.\n"
     )
-    system, results = Lorenz(), {}
+    system, results = SYSTEMS["lorenz"].make(), {}
     for method in SYSTEMS["lorenz"].presets:
         settings = resolve("lorenz", method, seed=seed)
         problem = build(settings)

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import functools
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -79,7 +79,7 @@ class Estimator(eqx.Module):
         """How many windows an episode has; the last is shorter where W does not divide T."""
         return -(-self.horizon // self.window)
 
-    def with_workers(self, workers: int) -> Self:
+    def with_workers(self, workers: int) -> "Estimator":
         """The same estimator with another number of workers."""
         check_settings(self.pool, workers, self.window, self.nonfinite)
         other = object.__new__(type(self))

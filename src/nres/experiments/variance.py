@@ -12,7 +12,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nres.figures import COLOURS
+from nres.figures import COLOURS, log_if_positive
 from nres.files import save_figure
 from nres.system import Theta
 from nres.variance import Advice, Row, Sweep, sweep, updates_worth
@@ -83,9 +83,9 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
         xlabel="period K: steps that share a noise",
         ylabel="total variance of one worker's estimate",
         xscale="log",
-        yscale="log",
         title=title,
     )
+    log_if_positive(panel)
     _plain_ticks(panel, sorted({row.period for some in rows.values() for row in some}))
     panel.grid(alpha=0.3)
     figure.legend(loc="outside right center", title="updates", frameon=False)

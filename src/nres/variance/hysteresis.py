@@ -29,9 +29,9 @@ class Hysteresis:
     """The learning rate."""
     drift: float
     """How far the parameters moved over the last episode's time, in Euclidean norm."""
-    running: Theta
+    running: PyTree
     """The mean gradient of a pool that was running all the time."""
-    fresh: Theta
+    fresh: PyTree
     """The mean gradient of episodes that saw the newest parameters alone."""
     bias: float
     r"""$\lVert \mathbb E[\text{running}] - \mathbb E[\text{fresh}] \rVert$, with the part

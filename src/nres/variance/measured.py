@@ -29,9 +29,9 @@ LARGE_BATCHES = 16
 class Measurement:
     """What `measure` found out about an estimator at some parameters."""
 
-    mean: Theta
-    """The mean gradient."""
-    stderr: Theta
+    mean: PyTree
+    """The mean gradient, in double precision."""
+    stderr: PyTree
     """Its standard error, of each element."""
     variance: float
     r"""$\operatorname{tr}\operatorname{Cov}$ of one estimate: the mean over N workers."""
@@ -151,7 +151,7 @@ def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
     return batch, -(-samples // (2 * batch)) * 2
 
 
-def like(theta: Theta, vector: np.ndarray) -> PyTree:
+def like(theta: PyTree, vector: np.ndarray) -> PyTree:
     """A vector of doubles in the shape of `theta`."""
     leaves, structure = jax.tree.flatten(theta)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]

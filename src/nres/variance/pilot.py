@@ -9,6 +9,7 @@ compiled in: a sweep over them is one program.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,6 +102,7 @@ def _second(episodes: Episodes, parts: int, horizon: int) -> float:
     return float(np.mean((total * len(starts) / horizon) ** 2 * episodes.score[:, starts]))
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, "workers"]:
     """A key for each of so many workers."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))

@@ -271,7 +271,7 @@ def _pull_back(
         (loss, _), pull = jax.vjp(run, flat, floating)
         own = (first + jnp.arange(rows, dtype=k.dtype) == k).astype(loss.dtype)
         gradient, cotangents = jax.vmap(pull)((own, cotangents))
-        part = part + gradient
+        part = part + gradient[None]
         # At the beginning of a stretch its part is complete; the first one's lacks the initial
         # state, and waits.
         done = ((k * window % periods == 0) & (k > 0))[:, None]
@@ -289,7 +289,7 @@ def _pull_back(
         return eqx.filter(lane, eqx.is_inexact_array)
 
     _, pull = jax.vjp(begin, flat)
-    part = part + jax.vmap(pull)(cotangents)[0]
+    part = part + jax.vmap(pull)(cotangents)[0][None]
     return squares + jnp.sum(part**2, axis=-1), part[-1]
 
 

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from nres.estimators.base import as_key, check_period, check_settings
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import Theta, as_theta
+from nres.system import as_theta
 from nres.variance.measured import check_samples, like
 from nres.variance.pilot import pilot
 
@@ -65,7 +65,7 @@ class Sweep:
     rows: tuple[Row, ...]
     samples: int
     """Episodes behind each row."""
-    gradients: Mapping[tuple[int, float], Theta]
+    gradients: Mapping[tuple[int, float], PyTree]
     """The mean gradient for each period and sigma."""
 
     def column(self, name: str) -> np.ndarray:
