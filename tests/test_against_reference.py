@@ -41,6 +41,9 @@ def make(method, system, window, period, sigma):
     return getattr(nres, method)(system, **arguments)
 
 
+compiled_draw = jax.jit(draw)
+
+
 def reference_workers(system, window, period, restarts):
     """Workers that know the library's keys: (seed, worker, episode, noise within the episode)."""
     count, windows = -(-system.horizon // period), -(-system.horizon // window)
@@ -50,9 +53,8 @@ def reference_workers(system, window, period, restarts):
 
         def noise(episode, index, key=key):
             number = jnp.array([episode * count + index])
-            return np.asarray(
-                draw(key[None], number, jnp.ones(1), jnp.zeros(2, float))[0], np.float64
-            )
+            rows = compiled_draw(key[None], number, jnp.ones(1), jnp.zeros(2, float))
+            return np.asarray(rows[0], np.float64)
 
         def episode_key(episode, key=key):
             data = jax.random.key_data(jax.random.fold_in(key, episode))

@@ -363,7 +363,19 @@ def test_mistakes_are_told_in_a_sentence(arguments, words):
 
 @pytest.mark.parametrize(
     "command",
-    "list train compare resume evaluate plot show demo render variance advise".split(),
+    [
+        "list",
+        "train",
+        "compare",
+        "resume",
+        "evaluate",
+        "plot",
+        "show",
+        "demo",
+        "render",
+        "variance",
+        "advise",
+    ],
 )
 def test_every_command_has_an_example(command):
     result = invoke(command, "--help")

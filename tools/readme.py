@@ -247,7 +247,104 @@ def demo() -> str:
     return table([*heading, "test loss", "distance to truth"], rows)
 
 
+def variance_periods() -> str:
+    sentences = []
+    for system in ("learned-optimizer", "lorenz"):
+        tables = [c["rows"] for c in load(f"variance-K/{system}.json")["checkpoints"]]
+        least = sum(min(t, key=lambda r: r["variance"])["method"] == "NRES" for t in tables)
+        ratios = [
+            next(r["variance"] for r in t if r["method"] == "PES")
+            / next(r["variance"] for r in t if r["method"] == "NRES")
+            for t in tables
+        ]
+        sentences.append(
+            f"on {system} NRES has the least variance at {least} of {len(tables)} checkpoints, and "
+            f"PES {min(ratios):.0f} to {max(ratios):.0f} times as much"
+        )
+    return "; ".join(sentences)
+
+
+# [fig:nres_vs_fulles], by ten thousands of updates.
+PAPER = {
+    "NRES": (1.47, 15.74, 4.28, 3.20, 4.47, 4.42, 5.33, 6.62),
+    "FullES": (864.34, 513.50, 201.38, 684.85, 181.06, 288.61, 448.30, 154.86),
+}
+
+
+def variance_fulles() -> str:
+    rows = []
+    for i, entry in enumerate(load("variance-fulles/learned-optimizer.json")["checkpoints"]):
+        by_method = {row["method"]: row for row in entry["rows"]}
+        nres, full = by_method["NRES"], by_method["FullES"]
+        scale = full["total_steps"] / nres["total_steps"]
+        cells = [
+            f"{row['variance'] / n:.3g} ± {(row['high'] - row['low']) / 2 / n:.2g}"
+            for row, n in ((nres, scale), (full, 1))
+        ]
+        ratio = full["variance"] / nres["variance"] * scale
+        paper = [PAPER[name][i] for name in ("NRES", "FullES")]
+        rows.append(
+            [
+                f"{entry['update']:,}",
+                *cells,
+                f"{ratio:.0f}",
+                *(f"{value:.3g}" for value in paper),
+                f"{paper[1] / paper[0]:.0f}",
+            ]
+        )
+    heading = ["updates of PES", "1,000 × NRES", "1 × FullES", "ratio"]
+    return table([*heading, "paper: NRES", "FullES", "ratio"], rows)
+
+
+def variance_lorenz() -> str:
+    ratios = []
+    for entry in load("variance-fulles/lorenz.json")["checkpoints"]:
+        steps = {row["method"]: row["variance"] * row["total_steps"] for row in entry["rows"]}
+        ratios.append(steps["FullES"] / steps["NRES"])
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def theory() -> str:
+    parts = []
+    for name, part in load("theory/theory.json")["theory"].items():
+        ratios = {r["sigma"]: part["by_derivatives"] / r["variance"] for r in part["measured"]}
+        good = max(s for s, ratio in ratios.items() if 0.8 < ratio < 1.25)
+        last = min(ratios, key=lambda s: abs(s - 0.04))
+        parts.append(
+            f"{name}, derivatives predict the variance up to a sigma of about {good:.0e} and "
+            f"{ratios[last]:.1e} times too much at {last:.2g}"
+        )
+    return "; ".join(parts)
+
+
+def old_histories() -> str:
+    rows = load("theory/theory.json")["hysteresis"]
+    cells = [
+        [
+            f"{row['rate']:.1e}",
+            f"{row['drift']:.2g}",
+            f"{row['bias'] / row['norm']:.1%}",
+            f"{row['bias_stderr'] / row['norm']:.1%}",
+            f"{row['cosine']:.3f}",
+        ]
+        for row in rows
+    ]
+    heading = ["learning rate", "θ moved in an episode", "bias / gradient", "standard error"]
+    return table([*heading, "cosine"], cells)
+
+
+def sweep_speed() -> str:
+    rates = load("theory/theory.json")["steps_per_second"]
+    return f"{rates['sweep'] / rates['plain unrolls']:.2f}"
+
+
 PARTS = (
+    variance_periods,
+    variance_fulles,
+    variance_lorenz,
+    theory,
+    old_histories,
+    sweep_speed,
     throughput,
     memory,
     cost,

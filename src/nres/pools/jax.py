@@ -269,6 +269,7 @@ def advance(
     """`Pool.advance` with JAX arrays, whatever the pool wants."""
     if not isinstance(pool, JaxPool):
         thetas, start, length = jax.device_get((thetas, start, length))
+        length = np.full(start.shape, window, start.dtype) if length is None else length
         return pool.advance(
             state, thetas, jax.device_get(jax.random.key_data(keys)), start, window, length
         )

@@ -38,10 +38,15 @@ class Hysteresis:
     that the means' own noise contributes taken out; 0 where that is all."""
     bias_stderr: float
     """The norm of the standard error of the difference: a smaller bias cannot be seen."""
-    relative: float
-    """The bias relative to the norm of the fresh gradient."""
+    norm: float
+    """The norm of the fresh gradient, with the part that noise contributes taken out."""
     cosine: float
     """Of the angle between the two means."""
+
+    @property
+    def relative(self) -> float:
+        """The bias relative to the norm of the fresh gradient."""
+        return self.bias / self.norm if self.norm else math.nan
 
 
 def hysteresis(
@@ -195,7 +200,7 @@ def _compare(
         fresh=fresh,
         bias=bias,
         bias_stderr=math.sqrt(noise),
-        relative=bias / norm if norm else math.nan,
+        norm=norm,
         # Without bias it may come out a little above 1.
         cosine=min(1.0, float(running.mean @ mean) / norms) if norms else math.nan,
     )

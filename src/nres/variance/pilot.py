@@ -134,8 +134,7 @@ def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -
         first = jnp.asarray(k * window, jnp.int32)
         noise, score, thetas = _perturb(theta, noise, score, noise_keys, sigma, first, period)
         start = jnp.full(count, first)
-        shorter = horizon % window or not isinstance(pool, JaxPool)
-        length = jnp.minimum(window, horizon - start) if shorter else None
+        length = jnp.minimum(window, horizon - start) if horizon % window else None
         out = advance(pool, state, thetas, episode_keys, start, window, length)
         return noise, score, out.state, _keep(result, score, jnp.asarray(out.loss), k, horizon)
 
