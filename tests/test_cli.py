@@ -292,6 +292,14 @@ def test_variance_along_a_run(tmp_path):
         (update, period) for update in (0, 4, 8, 12) for period in (100, 400)
     ]
     assert all(row["low"] < row["variance"] < row["high"] for row in rows)
+    # Another seed, and a window of one's own that the preset's would not allow.
+    own = ["--set", "horizon=40", "--window", 10, "--samples", 64, "--periods", "10,40"]
+    values = []
+    for seed in (0, 1):
+        place = tmp_path / str(seed)
+        assert invoke("variance", "lorenz", *own, "--seed", seed, "--out", place).exit_code == 0
+        values.append(json.loads((place / "variance.json").read_text())["rows"][0]["variance"])
+    assert values[0] != values[1]
     for wrong, words in [
         (["swimmer", "--checkpoints", out], "is a run of lorenz, not of swimmer"),
         (["lorenz", "--checkpoints", out, *short], "are those of the run"),
@@ -311,6 +319,16 @@ def test_advice(tmp_path):
     advice = json.loads((tmp_path / "advice.json").read_text())
     assert advice["recommended"]["workers"] == 50
     assert len(advice["reasons"]) > 3
+    # And again with the parameters of a run, whose system is named as before.
+    out, short = tmp_path / "run", ["--set", "horizon=30"]
+    settings = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--workers", 4]
+    assert invoke("train", BOUNCER, *settings, *short, "--out", out, "--quiet").exit_code == 0
+    relative = os.path.relpath(BOUNCER.partition(":")[0]) + ":Bouncer"
+    again = invoke(
+        "advise", relative, "--total-steps", 1e5, "--sequential-steps", 1e3, "--sigmas", "0.1,0.3",
+        "--samples", 256, "--run", out, "--out", tmp_path / "again", "--quiet",
+    )  # fmt: skip
+    assert (again.exit_code, again.output) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["variance-K", "variance-fulles"])
@@ -346,6 +364,8 @@ def test_reproducing_variance(name, tmp_path):
         (["variance", "lorenz", "--periods", "1,x"], "--periods takes whole numbers"),
         (["variance", "lorenz", "--periods", "0"], "--periods must be at least 1"),
         (["variance", "lorenz", "--periods", "150"], "multiple of the window"),
+        (["variance", "lorenz", "--out", "/dev/null/x"], "/dev/null"),
+        (["advise", "lorenz", "--total-steps", "inf"], "--total-steps must be a number"),
         (["variance", "hopper"], "give --sigma"),
         (["variance", "lorenz", "--checkpoints", "nowhere"], "nowhere holds no run"),
         (["advise", "lorenz", "--sequential-steps", 10], "two episodes of 2000 steps"),

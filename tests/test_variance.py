@@ -8,13 +8,17 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave, as_users_run
+from helpers import THETA, Faller, Wave, as_users_run
 from nres.estimators.base import blank_state
 from nres.variance import measured, statistics
 from nres.variance.advice import candidate_windows
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(8)
+compilations: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, _, **kw: compilations.append(name) if "backend_compile" in name else None
+)
 
 
 def quadratic(horizon, parameters, seed=1, **options):
@@ -79,24 +83,45 @@ def test_one_period_gives_a_number():
     assert one.variance == one.nres
 
 
+@pytest.mark.parametrize(("d", "size", "batches"), [(2, 16, 32), (10, 2, 32), (3, 64, 16)])
+def test_intervals_contain_the_truth_as_often_as_they_should(d, size, batches):
+    """Estimates of FullES where the loss is linear: the truth is (d + 1) |g|², with |g| = 1.
+
+    As the estimates come in pairs of batches, each pair gives a sample of the variance; the
+    intervals of very many experiments at once.
+    """
+    generator, count = np.random.default_rng(3), 2000
+    noise = generator.standard_normal((batches, count, size, d))
+    estimates = noise * noise[..., :1]
+    means, seconds = estimates.mean(axis=2), np.mean(np.sum(estimates**2, axis=3), axis=2)
+    pairs = (seconds[::2] + seconds[1::2]) / 2 - np.sum(means[::2] * means[1::2], axis=2)
+    low, high = statistics.interval(pairs, pairs.mean(axis=0), 0.95)
+    hits = np.mean((low < d + 1) & (d + 1 < high))
+    # A little less than promised is the price of few batches of skewed numbers.
+    assert 0.925 < hits < 0.965
+    spread = 2 * 1.96 * pairs.mean(axis=0).std()
+    # Wider than if the spread were known, as Student's is, too.
+    assert 1 < np.mean(high - low) / spread < 1.45
+
+
+@pytest.mark.parametrize("signal", [0.0, 5.0])
+def test_how_well_the_signal_is_known(signal):
+    """Its standard error is the spread over many experiments, with and without a signal."""
+    generator, found, claimed = np.random.default_rng(4), [], []
+    for _ in range(200):
+        moments = statistics.Moments()
+        for mean in generator.standard_normal((16, 30)) + signal / np.sqrt(30):
+            moments.add(mean, np.ones(1))
+        found.append(moments.mean.signal)
+        claimed.append(moments.signal_stderr)
+    assert abs(np.mean(found) - signal**2) < 4 * np.std(found) / np.sqrt(200)
+    ratio = np.sqrt(np.mean(np.square(claimed))) / np.std(found)
+    assert 0.85 < ratio < (1.2 if signal else 1.7)
+
+
 def contains_often_enough(hits, count):
     """As often as 95 % intervals should, within four standard errors of a proportion."""
     return abs(hits / count - 0.95) < 4 * np.sqrt(0.95 * 0.05 / count)
-
-
-@pytest.mark.parametrize(("d", "size", "batches"), [(2, 16, 64), (10, 2, 64), (3, 64, 16)])
-def test_intervals_contain_the_truth_as_often_as_they_should(d, size, batches):
-    """Estimates of FullES where the loss is linear: the truth is (d + 1) |g|², with |g| = 1."""
-    generator, hits, count = np.random.default_rng(3), 0, 300
-    for _ in range(count):
-        moments = statistics.Moments()
-        noise = generator.standard_normal((batches, size, d))
-        estimates = noise * noise[..., :1]
-        for batch in estimates:
-            moments.add(batch.mean(axis=0), np.mean(np.sum(batch**2, axis=1))[None])
-        low, high = moments.interval(0.95)
-        hits += bool(low[0] < d + 1 < high[0])
-    assert contains_often_enough(hits, count)
 
 
 def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
@@ -367,8 +392,16 @@ def test_advice():
     assert advice.method == "NRES"
     assert advice.workers == 20
     assert advice.sigma == 0.1
-    assert advice.updates == 1200 // advice.window
-    assert advice.worth < advice.updates
+    assert advice.updates == (1200 - 12) // advice.window
+    # The longest of the windows that come within a fifth of the best one.
+    worth = {
+        row.window: nres.variance.updates_worth(row, 1200, 12)
+        for row in advice.table.where(sigma=0.1, period=12).rows
+    }
+    good = [window for window, value in worth.items() if value >= 0.8 * max(worth.values())]
+    assert advice.window == max(good)
+    assert advice.worth == worth[advice.window]
+    assert len(worth) > len(good)
     assert {row.method for row in advice.table.rows} == {"NRES", "PES", "FullES"}
     assert any(reason.startswith("PES") for reason in advice.reasons)
     assert sorted(fractions) == fractions
@@ -388,7 +421,7 @@ def test_what_updates_are_worth():
         (row.window, row.workers): nres.variance.updates_worth(row, 1200, 12) for row in table.rows
     }
     assert worth[1, 10_000] > 10 * worth[12, 10_000]
-    assert worth[1, 10_000] > 0.9 * 1200
+    assert worth[1, 10_000] > 0.9 * (1200 - 12)
     # An episode's estimates of one worker are as noisy as FullES, however they are cut.
     np.testing.assert_allclose(worth[1, 1], worth[12, 1], rtol=0.25)
     (full,) = table.where(window=12, workers=1).rows
@@ -428,13 +461,134 @@ class Explosive(nres.System):
 
 
 def test_what_is_not_finite_is_left_out_and_counted():
+    """One member of every pair around zero is at fault; three sigmas away, hardly any."""
+    at = {"edge": jnp.zeros(1), "safe": -3.0 * jnp.ones(1)}
     settings = {"sigmas": [1.0], "windows": [2], "samples": 64}
-    with pytest.raises(nres.NonFiniteError, match="64 of 64 episodes with sigma 1"):
-        nres.variance.sweep(Explosive(), jnp.zeros(1), KEY, **settings)
-    # Two of the members' parameters in a thousand are above zero.
-    table = nres.variance.sweep(Explosive(), -3.0 * jnp.ones(1), KEY, **settings)
+    table = nres.variance.sweep(Explosive(), at["edge"], KEY, **settings)
+    assert table.rows[0].nonfinite == 64
+    assert np.isnan(table.rows[0].variance)
+    table = nres.variance.sweep(Explosive(), at["safe"], KEY, **settings)
     assert table.rows[0].nonfinite <= 2
     assert np.isfinite(table.rows[0].variance)
+    estimator = nres.NRES(Explosive(), window=2, workers=3, sigma=1.0)
+    with pytest.raises(nres.NonFiniteError, match="128 of 128 contributions"):
+        nres.variance.measure(estimator, at["edge"], KEY, samples=64)
+    # Members of theta = -1 are at fault if the noise is more than one: of pairs, 32 in a hundred.
+    result = nres.variance.measure(estimator, -jnp.ones(1), KEY, samples=256)
+    assert 0.2 < result.nonfinite / 512 < 0.45
+    assert np.isfinite(result.variance)
+    strict = nres.NRES(Explosive(), window=2, workers=3, sigma=1.0, nonfinite="raise")
+    with pytest.raises(nres.NonFiniteError, match="contributions were not finite"):
+        nres.variance.measure(strict, -jnp.ones(1), KEY, samples=256)
+    with pytest.raises(nres.NonFiniteError, match="nothing to predict from"):
+        nres.variance.predict(Explosive(), at["edge"], 4, 2, sigma=1.0, samples=16)
+    # Advice does without a sigma that goes too far.
+    advice = nres.variance.advise(
+        Explosive(), at["safe"], KEY, budget=(1000, 100), sigmas=[0.1, 3000.0], samples=64
+    )
+    assert advice.sigma == 0.1
+    assert "sigma 3000: 64 of 64 episodes with noise were not finite." in advice.reasons
+
+
+class Nested(nres.System):
+    """Parameters of two leaves and of any precision; the loss is quadratic."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return theta["start"][0]
+
+    def step(self, state, theta, t, key):
+        state = 0.9 * state + theta["push"].sum()
+        return state, 0.5 * state**2
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_all_precisions_and_several_leaves(dtype):
+    """Of half precision, too, sums are taken in single."""
+    theta = {"start": jnp.ones(1, dtype), "push": jnp.full((2, 2), 0.125, dtype)}
+    predicted = nres.variance.predict(Nested(), theta, [2, 6], 2)
+    smoothed = nres.variance.predict(
+        Nested(), theta, [2, 6], 2, key=KEY, sigma=0.5, samples=256, episodes=4
+    )
+    np.testing.assert_allclose(smoothed.variance, predicted.variance, rtol=0.25)
+    estimator = nres.NRES(Nested(), window=2, workers=1, sigma=0.5)
+    result = nres.variance.measure(estimator, theta, KEY, samples=4096)
+    assert jax.tree.structure(result.mean) == jax.tree.structure(theta)
+    np.testing.assert_allclose(result.variance, predicted.nres, rtol=0.15)
+
+
+class Steep(nres.System):
+    """A gradient of 300, of which half precision cannot hold many."""
+
+    horizon: int = 2
+
+    def init(self, theta, key):
+        return jnp.zeros((), theta.dtype)
+
+    def step(self, state, theta, t, key):
+        return state, jnp.asarray(300.0, theta.dtype) * theta[0]
+
+
+def test_sums_of_half_precision_do_not_overflow(x64):
+    theta = jnp.zeros(1, jnp.float16)
+    result = nres.variance.measure(nres.BPTT(Steep(), workers=1), theta, KEY, samples=64 * 512)
+    np.testing.assert_allclose(result.mean, [300.0])
+    np.testing.assert_array_equal(result.z_scores(jnp.array([300.0])), [0.0])
+    assert np.isinf(result.z_scores(jnp.array([301.0])))
+    # And theta may be less precise than what is computed with.
+    theta = jnp.zeros(1, jnp.float32)
+    predicted = nres.variance.predict(Steep(), theta, 2, 1, sigma=0.1, episodes=8)
+    np.testing.assert_allclose(predicted.signal, 300.0**2, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "unbiased"),
+    [
+        (nres.TES(SYSTEM, window=3, workers=2, sigma=0.5), False),
+        (nres.TBPTT(quadratic(12, 4, disturbance=0.3), window=3, workers=2), False),
+        (nres.DODGE(SYSTEM, window=3, workers=2), True),
+        (nres.UORO(SYSTEM, window=3, workers=2), True),
+    ],
+    ids=["TES", "TBPTT", "DODGE", "UORO"],
+)
+def test_estimators_of_all_kinds_are_measured(estimator, unbiased):
+    result = nres.variance.measure(estimator, PLACE, KEY, samples=2048)
+    z = np.abs(result.z_scores(SYSTEM.exact_gradient(PLACE))).max()
+    assert z < 4 if unbiased else z > 8
+    each = 3 if isinstance(estimator, nres.TES) else 1
+    assert result.steps == (2 * each * 3, 3)
+
+
+def test_costs_where_windows_and_episodes_are_shorter():
+    """The last of three windows has one step; of two members, some fall."""
+    short = nres.NRES(quadratic(7, 2), window=3, workers=3, sigma=0.5)
+    result = nres.variance.measure(short, quadratic_theta(2), KEY, samples=64)
+    assert result.steps.total == round(3 * 2 * 7 / 3)
+    theta = THETA[Faller]
+    falling = nres.NRES(Faller(), window=5, workers=10, sigma=0.1)
+    result = nres.variance.measure(falling, theta, KEY, samples=256)
+    table = nres.variance.sweep(
+        Faller(), theta, KEY, sigmas=[0.1], windows=[5], workers=[10], samples=256
+    )
+    assert result.steps.total < 0.95 * 2 * 10 * 5
+    assert abs(table.rows[0].total_steps - result.steps.total) <= 5
+    assert result.spent.total < 0.95 * 2 * 256 * 10
+
+
+def test_settings_of_a_sweep_are_not_compiled_in():
+    def run(**changed):
+        settings = {"sigmas": [0.5], "windows": [3], "periods": [6], "samples": 64} | changed
+        nres.variance.sweep(SYSTEM, PLACE, KEY, **settings)
+        sigma = settings["sigmas"][0]
+        nres.variance.predict(SYSTEM, PLACE, 12, 3, sigma=sigma, samples=16, key=KEY)
+
+    run()
+    before = len(compilations)
+    run(sigmas=[0.3])
+    run(periods=[3, 9, 12])
+    run(sigmas=[0.7], workers=[5])
+    assert len(compilations) == before > 0
 
 
 @pytest.mark.parametrize(
@@ -442,7 +596,7 @@ def test_what_is_not_finite_is_left_out_and_counted():
     [
         (
             lambda v: v.measure(nres.FullES(SYSTEM, workers=1, sigma=1.0), PLACE, KEY, samples=7),
-            "8",
+            "at least 8",
         ),
         (
             lambda v: v.measure(
@@ -457,6 +611,9 @@ def test_what_is_not_finite_is_left_out_and_counted():
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.0], windows=[3]), "sigma"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[3], periods=[4]), "multiple"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[0]), "window must be"),
+        (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[]), "windows must not be"),
+        (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[3], periods=[0]), "periods"),
+        (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(1000, 100), sigmas=[]), "sigmas must not"),
         (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(100, 20)), "two episodes of 12"),
         (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(100, 60)), "antithetic pair"),
         (

@@ -119,7 +119,7 @@ def learn_optimizer(
             )
     else:
         run = Run.create(path, settings, build(settings))
-    if not len(run.metrics["update"]) or run.newest()[0] < updates:
+    if run.updates_made() < updates:
         carry_out(run, updates=updates, tensorboard=False, quiet=False)
     system = run.problem.system
     assert isinstance(system, LearnedOptimizerSystem)
@@ -240,7 +240,7 @@ def _along_pes(
     found: list[dict[str, Any]] = []
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if any(before[name] != value for name, value in facts.items()):
+        if any(before.get(name) != value for name, value in facts.items()):
             raise SettingsError(f"{file} holds other results: choose another folder with --out.")
         found = before["checkpoints"]
 
@@ -256,7 +256,9 @@ def _along_pes(
     if not known.keys() >= set(updates):
         run = _finished(folder / f"{system}-pes", settings, problem)
         trajectory = {u: theta for u, theta in run.trajectory().items() if u}
-    return study, horizon, variance.along(problem.system, trajectory, known, keep, **wanted)
+    key = jax.random.key(study.seed)
+    rows = variance.along(problem.system, trajectory, key, known, keep, **wanted)
+    return study, horizon, rows
 
 
 def _finished(path: Path, settings: Settings, problem: Problem) -> Run:
@@ -267,6 +269,6 @@ def _finished(path: Path, settings: Settings, problem: Problem) -> Run:
             raise SettingsError(f"{path} holds another run: choose another folder with --out.")
     else:
         run = Run.create(path, settings, problem)
-    if not len(run.metrics["update"]) or run.newest()[0] < settings.updates:
+    if run.updates_made() < settings.updates:
         carry_out(run, tensorboard=False, quiet=False)
     return run

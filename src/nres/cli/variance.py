@@ -1,6 +1,8 @@
 """`nres variance` and `nres advise`."""
 
 import dataclasses
+import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +21,9 @@ from nres.estimators.values import Steps
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
 from nres.pools.jax import JaxPool, as_pool
-from nres.runs import Run, SettingsError, build, new_path, resolve
+from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
+from nres.runs.settings import Problem, full_name
 from nres.system import Theta
 from nres.variance import Row
 from nres.variance import advise as advise_on
@@ -42,7 +45,7 @@ def variance(
     periods: Annotated[
         str | None, typer.Option(help="K, with commas between; by default up to the horizon.")
     ] = None,
-    window: Annotated[int | None, typer.Option(help="W, steps an estimate.")] = None,
+    window: Annotated[int | None, typer.Option(help="W, steps an estimate.", min=1)] = None,
     sigma: Annotated[float | None, typer.Option(help="Scale of the noise.")] = None,
     checkpoints: Annotated[
         Path | None,
@@ -64,13 +67,14 @@ def variance(
     Example: nres variance lorenz --periods 100,200,500,2000 --checkpoints runs/first
     """
     console = Console()
-    run, problem, settings = _problem(system, checkpoints, seed, policy, data_dir, options, sigma)
+    given = parse_options(options, policy=policy, data_dir=data_dir)
+    run, problem, settings = _problem(system, checkpoints, seed, given, sigma, window)
     pool = as_pool(problem.system)
     w = window or settings.window or max(1, pool.horizon // 10)
-    chosen = _integers("--periods", periods) if periods else _doubling(w, pool.horizon)
+    chosen = _integers("--periods", periods) if periods else _quadrupling(w, pool.horizon)
     scale = sigma if sigma is not None else _first(settings.sigma)
     trajectory: dict[int, Theta] = {0: problem.theta} if run is None else run.trajectory()
-    folder = out or (new_path(system, "variance") if run is None else run.path)
+    folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or (SAMPLES if isinstance(pool, JaxPool) else HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
     try:
@@ -78,6 +82,7 @@ def variance(
             rows = along(
                 pool,
                 trajectory,
+                jax.random.key(seed),
                 {},
                 lambda update, table: found.update({update: table}),
                 sigmas=[scale],
@@ -131,20 +136,24 @@ def advise(
     Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
     """
     console = Console()
-    # A sigma is needed to resolve settings where there is no preset; which one does not matter.
-    opened, problem, settings = _problem(system, run, seed, policy, data_dir, options, 1.0)
+    given = parse_options(options, policy=policy, data_dir=data_dir)
+    # A sigma and a window are needed to make an estimator; here it does not matter which.
+    opened, problem, settings = _problem(system, run, seed, given, 1.0, 1)
     pool = as_pool(problem.system)
     theta = problem.theta if opened is None else opened.theta()
     many = samples or (1024 if isinstance(pool, JaxPool) else HOST_SAMPLES)
+    for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
+        if not 1 <= value < 1e18:
+            raise SettingsError(f"{option} must be a number of steps, got {value:g}.")
     budget = Steps(int(total_steps), int(sequential_steps))
     extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
+    folder = _writable(out or new_path(system, "advice"))
     try:
         with _bar(console, "pilot sweep", quiet) as bar:
             key = jax.random.key(seed)
             advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
     except ValueError as error:
         raise SettingsError(f"{system}: {error}") from error
-    folder = out or new_path(system, "advice")
     advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
     recommended = {
         "method": advice.method.lower(),
@@ -172,32 +181,48 @@ def advise(
     if quiet:
         return
     chosen = [f"--{k} {v}" for k, v in recommended.items() if (k, v) != ("window", pool.horizon)]
+    chosen += [shlex.quote(f"--set={k}={v}") for k, v in settings.options.items()]
     console.print(f"nres train {system} {' '.join(chosen)} --lr ...", soft_wrap=True)
     console.print(*(f"- {reason}" for reason in advice.reasons), sep="\n", highlight=False)
     console.print(f"Figure: {folder / 'advice.png'}", highlight=False, soft_wrap=True)
 
 
-def _problem(system, run, seed, policy, data_dir, options, sigma):
+def _problem(
+    system: str,
+    run: Path | None,
+    seed: int,
+    options: dict[str, Any],
+    sigma: float | None,
+    window: int | None,
+) -> tuple[Run | None, Problem, Settings]:
     """A run if one is given, and what is to be measured."""
     if run is not None:
         opened = Run.open(run)
-        if (given := opened.settings.system) != system:
-            raise SettingsError(f"{run} is a run of {given}, not of {system}.")
-        if options or policy or data_dir:
+        if (its := opened.settings.system) != full_name(system):
+            raise SettingsError(f"{run} is a run of {its}, not of {system}.")
+        if options:
             raise SettingsError("the options of the system are those of the run: leave them out.")
-        problem, settings = opened.problem, opened.settings
-        if settings.sigma is None and sigma is None:
-            raise SettingsError(f"{settings.method} has no sigma: give --sigma.")
-        return opened, problem, settings
+        if opened.settings.sigma is None and sigma is None:
+            raise SettingsError(f"{opened.settings.method} has no sigma: give --sigma.")
+        return opened, opened.problem, opened.settings
     settings = resolve(
         system,
         "nres",
         seed=seed,
         lr=1.0,  # not used here
         sigma=None if sigma is None else str(sigma),
-        options=parse_options(options, policy=policy, data_dir=data_dir),
+        window=window,
+        options=options,
     )
     return None, build(settings), settings
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, made if need be: better now than when everything is computed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise SettingsError(f"{folder} cannot be written to.")
+    return folder
 
 
 def _first(sigma: str | None) -> float:
@@ -206,7 +231,7 @@ def _first(sigma: str | None) -> float:
     return float(sigma.partition(",")[0])
 
 
-def _doubling(window: int, horizon: int) -> list[int]:
+def _quadrupling(window: int, horizon: int) -> list[int]:
     """Multiples of the window by powers of four, and the horizon."""
     periods = []
     while 2 * window <= horizon:

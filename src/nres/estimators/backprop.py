@@ -16,7 +16,7 @@ from nres.pools.jax import as_pool
 from nres.system import System, Theta, at_least_single
 
 
-class _Narrowing(System):
+class Narrowing(System):
     """A system whose parameters come in a wider dtype than it is written for."""
 
     system: System
@@ -72,7 +72,7 @@ class Backpropagation(Differentiating):
     def _run(self, theta, update, workers, carry, length):
         state = None if carry is None else carry.pool
 
-        pool = eqx.tree_at(lambda p: p.system, self.pool, _Narrowing(self.pool.system, theta))
+        pool = eqx.tree_at(lambda p: p.system, self.pool, Narrowing(self.pool.system, theta))
 
         def loss_of_each(thetas):
             loss, *rest = self._unroll(pool, state, thetas, workers, length)
@@ -85,7 +85,7 @@ class Backpropagation(Differentiating):
         scale = self.windows / self.horizon
         coefficient = jnp.full_like(loss[0], scale)
         rows = jax.tree.map(lambda x: x[0], rows)
-        contributions = weigh(coefficient, rows, loss[0] * scale, steps, theta)
+        contributions = weigh(coefficient, rows, loss[0] * scale, steps)
         return None if carry is None else Carry(None, state), contributions
 
     def _unroll(self, pool, state, thetas, workers, length):

@@ -177,7 +177,7 @@ def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) 
         theta, state.workers, state.carry, state.update, _as_given(length, estimator)
     )
     bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
-    grad, loss, spent, info = _average(contributions, state.workers.start, bound)
+    grad, loss, spent, info = _average(contributions, state.workers.start, bound, theta)
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
         carry,
@@ -199,27 +199,28 @@ def weigh(
     rows: PyTree,
     loss: Float[Array, "workers"],
     steps: Int[Array, "members workers"],
-    like: Theta,
 ) -> Contributions:
-    r"""Workers that contribute $c_i r_i$ each: a coefficient times a row like `theta`."""
+    r"""Workers that contribute $c_i r_i$ each: a coefficient times a row like `theta`.
+
+    Their sum is in single precision at least: half would overflow where the mean does not.
+    """
     norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
     result = Contributions(None, norm, loss, steps)
     coefficient = jnp.where(result.finite, coefficient, 0)
 
-    def add(rows, like):
+    def add(rows):
         rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
         rows = rows.astype(at_least_single(rows.dtype))
         # Full precision: the matrix units' short float would cost three digits and save nothing.
         c = coefficient.astype(rows.dtype)
-        grad = jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-        return grad.astype(like.dtype)
+        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 
-    return Contributions(jax.tree.map(add, rows, like), norm, loss, steps)
+    return Contributions(jax.tree.map(add, rows), norm, loss, steps)
 
 
 @eqx.filter_jit
 def _average(
-    contributions: Contributions, start: Int[Array, "workers"], bound: Steps
+    contributions: Contributions, start: Int[Array, "workers"], bound: Steps, theta: Theta
 ) -> tuple[Theta, Array, Spent, Info]:
     finite = contributions.finite
     count = finite.sum(dtype=jnp.int32)
@@ -239,12 +240,12 @@ def _average(
     spent = Spent(bound, jnp.stack([unused.sum(dtype=unused.dtype), unused.min()]))
     info = Info(
         window_start=start,
-        contribution_norm=contributions.norm,
+        contribution_norm=jnp.where(finite, contributions.norm, jnp.nan),
         variance=variance,
         nonfinite=finite.size - count,
         first_nonfinite=jnp.where(count < finite.size, first, -1),
     )
-    return grad, loss, spent, info
+    return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info
 
 
 def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> None:

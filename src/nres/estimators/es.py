@@ -311,4 +311,4 @@ def reduce(
     # A schedule that reaches zero leaves nothing to divide by.
     coefficient = jnp.where(noise.sigma > 0, coefficient, jnp.nan)
     weight = epsilon if noise.score is None else noise.score
-    return weigh(coefficient, weight, (loss[0] + loss[1]) * (scale / 2), steps, epsilon)
+    return weigh(coefficient, weight, (loss[0] + loss[1]) * (scale / 2), steps)

@@ -93,7 +93,7 @@ class DODGE(Differentiating):
         )
         weight = direction if noise.score is None else noise.score
         scale = self.windows / self.horizon
-        contributions = weigh(slope[0] * scale, weight, loss[0] * scale, steps, theta)
+        contributions = weigh(slope[0] * scale, weight, loss[0] * scale, steps)
         return Carry(noise, (state, tangent)), contributions
 
 
@@ -167,7 +167,7 @@ class UORO(Differentiating):
         scale = self.windows / self.horizon
         loss, steps = loss[:, 0].sum(axis=0) * scale, steps.sum(axis=0, dtype=steps.dtype)
         rows = jax.tree.map(lambda x: x[0], rows)
-        contributions = weigh(jnp.full_like(loss, scale), rows, loss, steps, theta)
+        contributions = weigh(jnp.full_like(loss, scale), rows, loss, steps)
         return Carry(None, product), contributions
 
 

@@ -86,7 +86,7 @@ class Info(eqx.Module):
     window_start: Int[Array, "workers"]
     """The step of its episode at which each worker's window started."""
     contribution_norm: Float[Array, "workers"]
-    """The Euclidean norm of each worker's own gradient estimate."""
+    """The Euclidean norm of each worker's own gradient estimate; not a number if left out."""
     variance: Float[Array, ""]
     r"""Total variance $\operatorname{tr}\operatorname{Cov}$ of `grad`, estimated from the spread
     of the workers' contributions; infinite when fewer than two contribute."""

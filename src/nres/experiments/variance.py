@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -42,6 +43,7 @@ STUDIES: Mapping[str, Study] = {
 def along(
     system: Any,
     trajectory: Mapping[int, Theta],
+    key: Array,
     known: Mapping[int, list[dict[str, Any]]],
     report: Callable[[int, list[dict[str, Any]]], Any],
     **settings: Any,
@@ -52,6 +54,7 @@ def along(
 
     - `system`: what is unrolled.
     - `trajectory`: parameters by the number of updates that led to them.
+    - `key`: a JAX random key.
     - `known`: rows by updates, as `report` got them.
     - `report`: called after each sweep, to keep it.
     - `settings`: of `nres.variance.sweep`.
@@ -61,7 +64,7 @@ def along(
         if update in known:
             rows[update] = tuple(Row(**row) for row in known[update])
             continue
-        table: Sweep = sweep(system, theta, jax.random.key(update), **settings)
+        table: Sweep = sweep(system, theta, jax.random.fold_in(key, update), **settings)
         rows[update] = table.rows
         report(update, table.to_json())
     return rows

@@ -268,9 +268,8 @@ def advance(
 ) -> Window:
     """`Pool.advance` with JAX arrays, whatever the pool wants."""
     if not isinstance(pool, JaxPool):
-        thetas, start, length = jax.device_get((thetas, start, length))
-        length = np.full(start.shape, window, start.dtype) if length is None else length
-        return pool.advance(
-            state, thetas, jax.device_get(jax.random.key_data(keys)), start, window, length
-        )
+        lengths = jnp.full_like(start, window) if length is None else length
+        words = jax.random.key_data(keys)
+        thetas, words, start, lengths = jax.device_get((thetas, words, start, lengths))
+        return pool.advance(state, thetas, words, start, window, lengths)
     return pool.advance(state, thetas, keys, start, window, length)

@@ -118,6 +118,11 @@ class Run:
         """The parameters in the newest checkpoint."""
         return self.newest()[1]
 
+    def updates_made(self) -> int:
+        """How many updates the newest checkpoint stands for, or none."""
+        with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
+            return max(checkpoints.updates(), default=0)
+
     def newest(self) -> tuple[int, Theta]:
         """How many updates the newest checkpoint stands for, and its parameters."""
         return self._thetas(lambda updates: updates[-1:])[0]
@@ -136,7 +141,7 @@ class Run:
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             updates = choose(checkpoints.updates())
             if not updates:
-                raise RunError(f"{self.path} has no checkpoint yet.")
+                raise RunError(f"{self.path} has no such checkpoint yet.")
             template = checkpoint_template(self.problem)
             return [(u, checkpoints.restore(u, template)[0]["theta"]) for u in updates]
 

@@ -148,8 +148,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     given = {name: value for name, value in given.items() if value is not None}
     if method not in METHODS:
         raise SettingsError(_unknown("method", method, METHODS))
-    if system not in SYSTEMS and not system.startswith("gym:"):
-        system = _user_class(system)[0]
+    system = full_name(system)
     if given.get("optimizer", "sgd") not in OPTIMIZERS:
         raise SettingsError(_unknown("optimizer", given["optimizer"], OPTIMIZERS))
     takes = METHODS[method].takes
@@ -189,6 +188,8 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         value = getattr(settings, name)
         if value is not None and not value > 0:
             raise SettingsError(f"{name} must be positive, got {value}.")
+    if keep_every is not None and settings.budget_seconds is not None:
+        raise SettingsError("keep_every is for runs of so many updates, not for so many seconds.")
     if keep_every is not None and keep_every % settings.eval_every:
         raise SettingsError(
             f"keep_every must be a multiple of eval_every, {settings.eval_every}; got {keep_every}."
@@ -289,6 +290,11 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
             f"{name} is a {type(system).__name__}, neither an nres.System nor an nres.Pool."
         )
     return system
+
+
+def full_name(system: str) -> str:
+    """The name of a system, wherever one may be."""
+    return system if system in SYSTEMS or system.startswith("gym:") else _user_class(system)[0]
 
 
 def _user_class(name: str) -> tuple[str, Any]:

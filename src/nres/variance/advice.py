@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from nres.estimators.base import as_key
 from nres.estimators.values import Steps
-from nres.evaluate import Evaluation, evaluate
+from nres.evaluate import evaluate
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
 from nres.system import as_theta
@@ -21,6 +21,8 @@ from nres.variance.sweep import Row, Sweep, sweep
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 # A longer window costs fewer updates: the longest is taken that comes this close to the best.
 GOOD_ENOUGH = 0.8
+# The loss after a step is a mean over so many episodes.
+GAIN_EPISODES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +74,9 @@ def advise(
 
     **Workers.** A budget of S sequential and C total steps means N = C/2S, whatever the window.
 
-    **Window.** With window W there are U = S/W updates. One along a noisy gradient is worth
-    $1 / (1 + v / \lVert g \rVert^2)$ of one without noise. For v it does not do to take the
+    **Window.** With window W there are U = (S - T)/W updates, after up to T steps to bring workers
+    to random places of their first episodes (S/T for `FullES`). One along a noisy gradient is
+    worth $1 / (1 + v / \lVert g \rVert^2)$ of one without noise. For v it does not do to take the
     variance of one estimate: a worker's estimates share their noise through an episode, so their
     errors add up over its $n = T/W$ updates as if each had $n$ times the variance
     $v_{\text{episode}}$ of the episode's mean, which for `NRES` is `FullES`'s. With
@@ -120,7 +123,10 @@ def advise(
             f"the budget must hold twice as many total as sequential steps, for one antithetic "
             f"pair; got {total} and {sequential}."
         )
+    if not sigmas:
+        raise ValueError("sigmas must not be empty.")
     workers = total // (2 * sequential)
+    pilot_key, gain_key = jax.random.split(key)
     windows = candidate_windows(
         horizon, 1 if isinstance(pool, JaxPool) else math.ceil(horizon / 50)
     )
@@ -129,7 +135,7 @@ def advise(
     table = sweep(
         pool,
         theta,
-        key,
+        pilot_key,
         sigmas=sigmas,
         windows=windows,
         workers=[workers],
@@ -137,7 +143,7 @@ def advise(
         callback=lambda fraction: report(fraction * len(sigmas) / parts),
     )
 
-    gains = {sigma: _gain(pool, theta, key, table, sigma, samples) for sigma in sigmas}
+    gains = _gains(pool, theta, gain_key, table, sigmas)
 
     def worth(row: Row) -> float:
         return updates_worth(row, sequential, horizon)
@@ -156,7 +162,7 @@ def advise(
         persistent = sweep(
             pool,
             theta,
-            key,
+            pilot_key,
             sigmas=[best.sigma],
             windows=sorted({windows[0], best.window}),
             periods=[best.window],
@@ -166,7 +172,7 @@ def advise(
         )
         table = Sweep(
             (*table.rows, *persistent.where(method="PES").rows),
-            samples,
+            table.samples,
             {**table.gradients, **persistent.gradients},
         )
     return Advice(
@@ -174,7 +180,7 @@ def advise(
         window=best.window,
         workers=workers,
         sigma=best.sigma,
-        updates=sequential // best.window,
+        updates=_updates(best.window, sequential, horizon),
         worth=worth(best),
         reasons=tuple(_reasons(best, table, worth, gains)),
         table=table,
@@ -188,7 +194,12 @@ def updates_worth(row: Row, sequential: int, horizon: int) -> float:
     if row.nonfinite or not row.signal > 2 * row.signal_stderr:
         return 0.0
     noise = max(row.variance, row.episode_variance * horizon / row.window)
-    return sequential / row.window / (1 + noise / row.signal)
+    return _updates(row.window, sequential, horizon) / (1 + noise / row.signal)
+
+
+def _updates(window: int, sequential: int, horizon: int) -> int:
+    """Updates in so many sequential steps, those before the first of them included."""
+    return (sequential - (horizon if window < horizon else 0)) // window
 
 
 def candidate_windows(horizon: int, base: int) -> list[int]:
@@ -197,22 +208,28 @@ def candidate_windows(horizon: int, base: int) -> list[int]:
     return [*(base * s for s in steps if base * s < horizon), horizon]
 
 
-def _gain(pool: Pool, theta: PyTree, key: Any, table: Sweep, sigma: float, episodes: int) -> Gain:
-    gradient = table.gradients[pool.horizon, sigma]
-    norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
-    # Where the loss is jagged one value says little: both are means over the least of the noises.
-    least = min(row.sigma for row in table.rows)
+def _gains(
+    pool: Pool, theta: PyTree, key: Any, table: Sweep, sigmas: Sequence[float]
+) -> dict[float, Gain]:
+    # Where the loss is jagged one value says little: all are means over the least of the noises,
+    # and with the same key over the same of them.
+    least, episodes = min(sigmas), min(table.samples, GAIN_EPISODES)
 
-    def losses(distance: float) -> Evaluation:
-        scale = distance / max(norm, 1e-300)
-        moved = jax.tree.map(lambda x, g: x - jnp.asarray(scale * g, x.dtype), theta, gradient)
-        return evaluate(pool, moved, key, episodes=episodes, sigma=least)
+    def losses(at: PyTree) -> np.ndarray:
+        return np.asarray(evaluate(pool, at, key, episodes=episodes, sigma=least).losses, float)
 
-    before, after = losses(0.0), losses(sigma)
-    # With the same key both see the same noise.
-    change = np.asarray(after.losses - before.losses, np.float64)
-    stderr = float(change.std(ddof=1)) / math.sqrt(len(change))
-    return Gain(float(before.loss), float(after.loss), stderr)
+    before, gains = losses(theta), {}
+    for sigma in sigmas:
+        gradient = table.gradients[pool.horizon, sigma]
+        norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
+        after = np.full_like(before, math.nan)
+        if norm > 0:  # and a number
+            scale = sigma / norm
+            step = lambda x, g, scale=scale: x - jnp.asarray(scale * g, x.dtype)  # noqa: E731
+            after = losses(jax.tree.map(step, theta, gradient))
+        stderr = float((after - before).std(ddof=1)) / math.sqrt(episodes)
+        gains[sigma] = Gain(float(before.mean()), float(after.mean()), stderr)
+    return gains
 
 
 def _reasons(
@@ -241,8 +258,10 @@ def _reasons(
     for sigma, gain in gains.items():
         top = max(table.where(sigma=sigma).rows, key=worth)
         if top.nonfinite:
-            verdict = f"but {top.nonfinite} of {table.samples} episodes were not finite."
-        elif worth(top) == 0:
+            count = f"{top.nonfinite} of {table.samples}"
+            reasons.append(f"sigma {sigma:g}: {count} episodes with noise were not finite.")
+            continue
+        if worth(top) == 0:
             verdict = "but no gradient can be told from noise."
         elif gain.certain == 0:
             verdict = "so it does not help, or not surely."

@@ -13,11 +13,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres.estimators.base import Estimator, as_key, compute_estimate
+from nres.estimators.base import Estimator, NonFiniteError, as_key, compute_estimate
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
 from nres.train import apply_gradient
-from nres.variance.measured import check_samples, like, measure, split
+from nres.variance.measured import Measurement, check_samples, like, measure, split
 from nres.variance.statistics import Mean
 
 
@@ -37,11 +37,14 @@ class Hysteresis:
     r"""$\lVert \mathbb E[\text{running}] - \mathbb E[\text{fresh}] \rVert$, with the part
     that the means' own noise contributes taken out; 0 where that is all."""
     bias_stderr: float
-    """The norm of the standard error of the difference: a smaller bias cannot be seen."""
+    """The norm of the standard error of the difference, over all elements: the scale below which a
+    bias is hard to see."""
     norm: float
     """The norm of the fresh gradient, with the part that noise contributes taken out."""
     cosine: float
     """Of the angle between the two means."""
+    nonfinite: int
+    """Contributions of the running pools that were left out because they were not finite."""
 
     @property
     def relative(self) -> float:
@@ -111,9 +114,11 @@ def hysteresis(
 
         path = _trajectory(estimator, optimizer, rate, theta, train_key, updates)
         newest = jax.tree.map(lambda x: x[-1], path)
-        running = _replay(estimator, path, replay_key, samples, report)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(newest)):
+            raise NonFiniteError(f"with rate {rate:g} parameters are not finite after training.")
+        running, nonfinite = _replay(estimator, path, replay_key, samples, report)
         fresh = measure(estimator, newest, fresh_key, samples=samples)
-        result.append(_compare(rate, path, running, fresh.mean, fresh.stderr))
+        result.append(_compare(rate, path, running, fresh, nonfinite))
     return result
 
 
@@ -149,44 +154,50 @@ _update_compiled = eqx.filter_jit(_update)
 
 def _replay(
     estimator: Estimator, path: PyTree, key: Array, samples: int, callback: Callable[[float], Any]
-) -> Mean:
-    """Gradients at the end of a path, of pools that were led along it."""
+) -> tuple[Mean, int]:
+    """Gradients at the end of a path, of pools that were led along it; and what was left out."""
     first = jax.tree.map(lambda x: x[0], path)
     batch, batches = split(samples, first, estimator.pool)
-    pool = estimator.with_workers(batch)
+    crowd = estimator.with_workers(batch)
     follow = _follow_compiled if isinstance(estimator.pool, JaxPool) else _follow
-    mean = Mean()
+    mean, nonfinite = Mean(), 0
     for i in range(batches):
-        state = pool.init(first, jax.random.fold_in(key, i))
-        mean.add(np.asarray(follow(pool, path, state)))
+        state = crowd.init(first, jax.random.fold_in(key, i))
+        grad, left_out = jax.device_get(follow(crowd, path, state))
+        nonfinite += int(left_out)
+        if left_out < batch:
+            mean.add(grad)
         callback((i + 1) / batches)
-    return mean
+    if mean.count < 4:
+        raise NonFiniteError(f"{nonfinite} of {batch * batches} contributions were not finite.")
+    return mean, nonfinite
 
 
 def _follow(estimator, path, state):
-    """The gradient at the end of the path."""
+    """The gradient at the end of the path, and how many workers had none."""
 
     def one_update(i, loop):
         estimate = compute_estimate(estimator, jax.tree.map(lambda x: x[i], path), loop[0])
-        return estimate.state, estimate.grad
+        return estimate.state, estimate.grad, estimate.info.nonfinite
 
-    loop = (state, jax.tree.map(lambda x: jnp.zeros_like(x[0]), path))
+    zero = jnp.zeros((), jnp.int32)
+    loop = (state, jax.tree.map(lambda x: jnp.zeros_like(x[0]), path), zero)
     if isinstance(estimator.pool, JaxPool):
         loop = jax.lax.fori_loop(0, estimator.windows + 1, one_update, loop)
     else:
         for i in range(estimator.windows + 1):
             loop = one_update(i, loop)
-    return jax.flatten_util.ravel_pytree(loop[1])[0]
+    return jax.flatten_util.ravel_pytree(loop[1])[0], loop[2]
 
 
 _follow_compiled = eqx.filter_jit(_follow)
 
 
 def _compare(
-    rate: float, path: PyTree, running: Mean, fresh: PyTree, fresh_stderr: PyTree
+    rate: float, path: PyTree, running: Mean, fresh: Measurement, nonfinite: int
 ) -> Hysteresis:
     flat = lambda tree: np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])  # noqa: E731
-    mean, stderr = flat(fresh), flat(fresh_stderr)
+    mean, stderr = flat(fresh.mean), flat(fresh.stderr)
     noise = float(np.sum(running.stderr**2 + stderr**2))
     difference = running.mean - mean
     bias = math.sqrt(max(0.0, difference @ difference - noise))
@@ -196,11 +207,12 @@ def _compare(
     return Hysteresis(
         rate=rate,
         drift=float(np.linalg.norm(moved)),
-        running=like(fresh, running.mean),
-        fresh=fresh,
+        running=like(fresh.mean, running.mean),
+        fresh=fresh.mean,
         bias=bias,
         bias_stderr=math.sqrt(noise),
         norm=norm,
         # Without bias it may come out a little above 1.
         cosine=min(1.0, float(running.mean @ mean) / norms) if norms else math.nan,
+        nonfinite=nonfinite,
     )

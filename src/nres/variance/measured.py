@@ -11,7 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nres.estimators.base import Estimator, as_key, blank_state, compute_estimate
+from nres.estimators.base import (
+    Estimator,
+    NonFiniteError,
+    as_key,
+    blank_state,
+    compute_estimate,
+)
 from nres.estimators.blocks import block_size
 from nres.estimators.values import Steps
 from nres.pools.base import Pool
@@ -40,7 +46,7 @@ class Measurement:
     signal: float
     r"""$\lVert \mathbb E g \rVert^2$, without bias: noise may make it negative."""
     steps: Steps
-    """What one estimate costs in a running pool."""
+    """What one estimate costs in a running pool, on average."""
     spent: Steps
     """What the measurement cost."""
     samples: int
@@ -55,20 +61,18 @@ class Measurement:
 
     @property
     def work(self) -> float:
-        """Variance times total steps: what is left of the budget's size.
-
-        Of two unbiased estimators the one with less of it has less variance at equal compute.
-        """
+        """Variance times total steps: of two estimators, less of it is better at equal compute."""
         return self.variance * self.steps.total
 
     def z_scores(self, reference: PyTree) -> PyTree:
         """How many standard errors each element of `mean` lies from a reference gradient."""
-        return jax.tree.map(
-            lambda mean, stderr, r: (mean - np.asarray(r, np.float64)) / stderr,
-            self.mean,
-            self.stderr,
-            reference,
-        )
+
+        def score(mean, stderr, r):
+            difference = mean - np.asarray(r, np.float64)
+            with np.errstate(divide="ignore"):  # infinitely many, if nothing is left to chance
+                return np.divide(difference, stderr, np.zeros_like(mean), where=difference != 0)
+
+        return jax.tree.map(score, self.mean, self.stderr, reference)
 
 
 def measure(
@@ -96,6 +100,7 @@ def measure(
     **Arguments:**
 
     - `estimator`: any estimator, on any pool. A schedule of sigma counts as of the first update.
+        Its `nonfinite` says what to do about workers whose contribution is not finite.
     - `theta`: the parameters.
     - `key`: a JAX random key.
     - `samples`: how many independent episodes to run, each of one worker. The variance of a
@@ -107,30 +112,43 @@ def measure(
     estimator.pool.check(theta)
     check_samples(samples, level)
     batch, batches = split(samples, theta, estimator.pool)
-    pool = estimator.with_workers(batch)
-    run = _episodes_compiled if isinstance(pool.pool, JaxPool) else _episodes
+    crowd = estimator.with_workers(batch)
+    run = _episodes_compiled if isinstance(crowd.pool, JaxPool) else _episodes
     moments, total, sequential, nonfinite = Moments(), 0, 0, 0
     for i in range(batches):
-        result = run(pool, theta, jax.random.fold_in(key, i))
+        result = run(crowd, theta, jax.random.fold_in(key, i))
         mean, second, unused, left_out = jax.device_get(result)
-        moments.add(mean, second[None])
-        total += pool.members * batch * pool.windows * pool.window - int(unused[0])
-        sequential += pool.windows * pool.window - int(unused[1])
+        if left_out < batch * crowd.windows:
+            moments.add(mean, second[None])
+        total += crowd.members * batch * crowd.windows * crowd.window - int(unused[0])
+        sequential += crowd.windows * crowd.window - int(unused[1])
         nonfinite += int(left_out)
+        if nonfinite and estimator.nonfinite == "raise":
+            raise NonFiniteError(_not_finite(nonfinite, batch * crowd.windows * (i + 1)))
         if callback is not None:
             callback((i + 1) / batches)
+    if moments.mean.count < 4:
+        raise NonFiniteError(_not_finite(nonfinite, batch * batches * crowd.windows))
     low, high = moments.interval(level)
     n = estimator.workers
+    each = total / (batch * batches * crowd.windows)
     return Measurement(
         mean=like(theta, moments.mean.mean),
         stderr=like(theta, moments.mean.stderr),
         variance=float(moments.variance[0]) / n,
         interval=(float(low[0]) / n, float(high[0]) / n),
         signal=moments.mean.signal,
-        steps=Steps(estimator.members * n * estimator.window, estimator.window),
+        steps=Steps(round(n * each), estimator.window),
         spent=Steps(total, sequential),
         samples=batch * batches,
         nonfinite=nonfinite,
+    )
+
+
+def _not_finite(count: int, total: int) -> str:
+    return (
+        f"{count} of {total} contributions were not finite. Smaller noise or a bounded loss may "
+        "help; so may an estimator that is to skip them, if there are few."
     )
 
 
@@ -166,19 +184,19 @@ def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ..
     def one_window(_, loop):
         state, grad, second, unused, nonfinite = loop
         estimate = compute_estimate(estimator, theta, state)
-        info = estimate.info
-        norm = info.contribution_norm
-        count = jnp.maximum(estimator.workers - info.nonfinite, 1)
-        squares = jnp.where(jnp.isfinite(norm), norm, 0).astype(second.dtype) ** 2
+        norm = estimate.info.contribution_norm
+        left_out = estimate.info.nonfinite
+        count = (estimator.workers - left_out).astype(grad.dtype)
+        squares = jnp.where(jnp.isnan(norm), 0, norm).astype(second.dtype) ** 2
         # A schedule of sigma does not go on.
         state = eqx.tree_at(lambda s: s.update, estimate.state, state.update)
         flat, _ = jax.flatten_util.ravel_pytree(estimate.grad)
         return (
             state,
-            grad + flat.astype(grad.dtype),
-            second + squares.sum() / count.astype(squares.dtype),
+            grad + flat.astype(grad.dtype) * count,
+            second + squares.sum(),
             unused + estimate.spent.unused,
-            nonfinite + info.nonfinite,
+            nonfinite + left_out,
         )
 
     size = sum(leaf.size for leaf in jax.tree.leaves(theta))
@@ -191,7 +209,8 @@ def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ..
         for i in range(estimator.windows):
             loop = one_window(i, loop)
     _, grad, second, unused, nonfinite = loop
-    return grad / estimator.windows, second / estimator.windows, unused, nonfinite
+    count = jnp.maximum(estimator.workers * estimator.windows - nonfinite, 1).astype(dtype)
+    return grad / count, second / count, unused, nonfinite
 
 
 _episodes_compiled = eqx.filter_jit(_episodes)

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.estimators.base import NonFiniteError
 from nres.noise import draw
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, advance
@@ -41,6 +40,8 @@ class Episodes(eqx.Module):
     """The mean over windows of each worker's estimates."""
     loss: Float[Array, "workers"]
     """The mean loss per step of each worker's members."""
+    steps: Int[Array, "workers"]
+    """Steps really taken, by both members."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,11 @@ class Pilot:
     moments: Moments
     """With one version for each window, and one for the mean over a whole episode."""
     loss: float
-    """The smoothed loss."""
+    """The smoothed loss; not a number, like everything else, where hardly any loss is finite."""
+    steps: float
+    """Steps that an episode of a pair takes, on average."""
+    samples: int
+    """Pairs that were run."""
     nonfinite: int
     """Workers that were left out because a loss was not finite."""
 
@@ -72,12 +77,13 @@ def pilot(
 ) -> Pilot:
     """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
     batch, batches = split(samples, theta, pool)
-    moments, losses, nonfinite = Moments(), [], 0
+    moments, losses, nonfinite, steps = Moments(), [], 0, 0
     for i in range(batches):
         keys = worker_keys(jax.random.fold_in(key, i), batch)
         episodes = jax.device_get(unroll(pool, theta, keys, keys, sigma, period, base))
         finite = np.isfinite(episodes.difference).all(axis=1) & np.isfinite(episodes.loss)
         nonfinite += batch - int(finite.sum())
+        steps += int(episodes.steps.sum(dtype=np.int64))
         if finite.any():
             kept = jax.tree.map(lambda x, finite=finite: x[finite].astype(np.float64), episodes)
             second = [_second(kept, math.ceil(w / base), pool.horizon) for w in windows]
@@ -86,13 +92,22 @@ def pilot(
             losses.append(kept.loss.mean())
         if callback is not None:
             callback((i + 1) / batches)
-    if len(losses) < 4:
-        raise NonFiniteError(
-            f"{nonfinite} of {batch * batches} episodes with sigma {sigma:g} had a loss that was "
-            "not finite: there are too few others to tell a variance from. Smaller noise, or a "
-            "bounded loss, may help."
-        )
-    return Pilot(period, sigma, tuple(windows), moments, float(np.mean(losses)), nonfinite)
+    count = batch * batches
+    if len(losses) < 4:  # too few to tell anything from
+        moments, losses = Moments(), [math.nan]
+        for _ in range(4):
+            size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+            moments.add(np.full(size, math.nan), np.full(len(windows) + 1, math.nan))
+    return Pilot(
+        period,
+        sigma,
+        tuple(windows),
+        moments,
+        float(np.mean(losses)),
+        steps / count,
+        count,
+        nonfinite,
+    )
 
 
 def _second(episodes: Episodes, parts: int, horizon: int) -> float:
@@ -136,7 +151,8 @@ def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -
         start = jnp.full(count, first)
         length = jnp.minimum(window, horizon - start) if horizon % window else None
         out = advance(pool, state, thetas, episode_keys, start, window, length)
-        return noise, score, out.state, _keep(result, score, jnp.asarray(out.loss), k, horizon)
+        loss, steps = jnp.asarray(out.loss), jnp.asarray(out.steps)
+        return noise, score, out.state, _keep(result, score, loss, steps, k, horizon)
 
     zeros = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), theta)
     start = jnp.zeros(count, jnp.int32)
@@ -147,6 +163,7 @@ def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -
         jnp.zeros((count, windows), dtype),
         jnp.zeros((count, sum(x.size for x in jax.tree.leaves(theta))), dtype),
         jnp.zeros(count, dtype),
+        jnp.zeros(count, jnp.int32),
     )
     loop = (zeros, jax.tree.map(lambda x: x.astype(dtype), zeros), state, blank)
     if isinstance(pool, JaxPool):
@@ -186,7 +203,9 @@ def _spread(theta: Theta, changes: PyTree) -> PyTree:
 
 
 @jax.jit
-def _keep(result: Episodes, score: PyTree, loss: Array, k: Any, horizon: Any) -> Episodes:
+def _keep(
+    result: Episodes, score: PyTree, loss: Array, steps: Array, k: Any, horizon: Any
+) -> Episodes:
     """The result with one more window in it."""
     dtype = result.loss.dtype
     loss = loss.astype(dtype)
@@ -197,4 +216,5 @@ def _keep(result: Episodes, score: PyTree, loss: Array, k: Any, horizon: Any) ->
         result.score.at[:, k].set(jnp.sum(rows**2, axis=1)),
         result.grad + (difference / horizon)[:, None] * rows,
         result.loss + (loss[0] + loss[1]) / (2 * horizon),
+        result.steps + (steps[0] + steps[1]).astype(jnp.int32),
     )

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.estimators.base import as_key, check_period, check_settings
+from nres.estimators.backprop import Narrowing
+from nres.estimators.base import NonFiniteError, as_key, check_period, check_settings
 from nres.estimators.blocks import block_size
 from nres.noise import draw
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import Theta, as_theta
+from nres.system import Theta, as_theta, at_least_single
 from nres.variance.pilot import unroll, worker_keys
 
 # How many windows' losses are pulled back at a time, at most.
@@ -43,8 +44,8 @@ class Prediction:
     gradient of window k. Where it is at least 1, the mean of T/W estimates of `NRES` has no more
     variance than one of `FullES`, which costs as much [thm:nres_fulles_comparison]."""
     linearity: float
-    """How much of the losses' response to noise is linear, from 0 to 1: the theorem's premise.
-    By differentiation it is 1 by assumption."""
+    """How much of the losses' response to noise is linear, the theorem's premise: from 0 for none
+    to 1 for all, but for the noise of the estimate. By differentiation it is 1 by assumption."""
 
 
 def predict(
@@ -99,7 +100,7 @@ def predict(
     - `episodes`: over how many episodes to average. One is enough if the system has no randomness
         of its own; otherwise its variance counts, too, and takes many.
     - `sigma`: if given, use estimates smoothed at this scale instead of derivatives.
-    - `samples`: noises an episode for those.
+    - `samples`: noises an episode for those; a few arrays of `samples` × d numbers are held.
 
     **Reference:** Li et al., NeurIPS 2023, theorem [thm:variance] and corollary [corollary:w>1].
     """
@@ -116,7 +117,7 @@ def predict(
     if sigma is not None and not (sigma > 0 and samples > 1):
         raise ValueError(f"sigma must be positive and samples at least 2: got {sigma}, {samples}.")
     # The last is NRES.
-    every = (*periods, pool.horizon)
+    every = (*(p for p in dict.fromkeys(periods) if p < pool.horizon), pool.horizon)
     parts = []
     for i in range(episodes):
         episode = jax.random.fold_in(key, i)
@@ -129,7 +130,14 @@ def predict(
             parts.append(_differentiate(pool, theta, episode, every, window))
         else:
             parts.append(_smooth(pool, theta, episode, every, window, sigma, samples))
-    return _combine(parts, scalar=isinstance(period, int))
+    for part in parts:
+        if not np.isfinite([*part.second, part.signal]).all():
+            raise NonFiniteError(
+                "a loss or a derivative was not finite, so there is nothing to predict from. "
+                "Smaller noise, a bounded loss or, for derivatives, `sigma` may help."
+            )
+    order = [every.index(min(p, pool.horizon)) for p in periods]
+    return _combine(parts, order[0] if isinstance(period, int) else order)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +156,7 @@ class _Episode:
     linearity: float
 
 
-def _combine(parts: list[_Episode], scalar: bool) -> Prediction:
+def _combine(parts: list[_Episode], which: int | list[int]) -> Prediction:
     size, windows = parts[0].size, parts[0].windows
     signal = within = float(np.mean([part.signal for part in parts]))
     if len(parts) > 1:
@@ -159,16 +167,17 @@ def _combine(parts: list[_Episode], scalar: bool) -> Prediction:
     variance = seconds.mean(axis=0) - signal
     stderr = np.full_like(variance, np.nan)
     if len(parts) > 1:
-        signals = np.array([[part.signal] for part in parts])
-        stderr = (seconds - signals).std(axis=0, ddof=1) / math.sqrt(len(parts))
+        # What one episode changes: of the product of two means, either may be its own.
+        influence = seconds - 2 * (means @ means.mean(axis=0))[:, None]
+        stderr = influence.std(axis=0, ddof=1) / math.sqrt(len(parts))
     aligned = float(np.mean([part.aligned for part in parts]))
     return Prediction(
-        variance=float(variance[0]) if scalar else variance[:-1],
-        stderr=float(stderr[0]) if scalar else stderr[:-1],
+        variance=float(variance[which]) if isinstance(which, int) else variance[which],
+        stderr=float(stderr[which]) if isinstance(which, int) else stderr[which],
         nres=float(variance[-1]),
         fulles=(size + 2) * within - signal,
         signal=signal,
-        direction=(size + 1) / (size + 2) * windows * within / aligned if aligned > 0 else np.inf,
+        direction=(size + 1) / (size + 2) * windows * within / aligned if aligned else np.nan,
         linearity=float(np.mean([part.linearity for part in parts])),
     )
 
@@ -190,6 +199,9 @@ def _differentiate(
     pool: JaxPool, theta: Theta, key: Key[Array, ""], periods: tuple[int, ...], window: int
 ) -> _Episode:
     windows = math.ceil(pool.horizon / window)
+    # In single precision at least, as are all sums in the library.
+    pool = eqx.tree_at(lambda p: p.system, pool, Narrowing(pool.system, theta))
+    theta = jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), theta)
     flat, _ = jax.flatten_util.ravel_pytree(theta)
     rows = min(ROWS, windows, block_size(flat.size))
     lanes = _boundaries(pool, theta, key, window)
@@ -309,23 +321,24 @@ def _smooth(
     size = sum(leaf.size for leaf in jax.tree.leaves(theta))
     windows = math.ceil(pool.horizon / window)
     scale = windows / pool.horizon
+    scale_of_noise = jnp.asarray(sigma, float)  # an array, so that it is not compiled in
     second, result = [], None
     for i, period in enumerate(min(period, pool.horizon) for period in periods):
         noise_keys = worker_keys(jax.random.fold_in(key, i), samples)
         shared = jnp.broadcast_to(key, samples)
         episodes = unroll(pool, theta, noise_keys, shared, sigma, period, window)
         squares, whole, mean, signal = jax.device_get(
-            _correlate(theta, noise_keys, episodes.difference, sigma, period // window)
+            _correlate(theta, noise_keys, episodes.difference, scale_of_noise, period // window)
         )
         stretches = _stretches(pool, period, window)
         second.append(_second(size, stretches, squares * scale**2, whole * scale**2))
-        response = np.mean(np.square(episodes.difference), axis=0) / sigma**2
+        response = float(np.sum(np.mean(np.square(episodes.difference), axis=0))) / sigma**2
         # The last period is the horizon: of it everything else is told.
         result = (
             mean.astype(np.float64) / pool.horizon,
             float(signal) / pool.horizon**2,
             float(np.mean(whole)) * scale**2,
-            float(np.sum(squares) / np.sum(response)),
+            float(np.sum(squares)) / response if response else math.nan,
         )
     assert result is not None
     return _Episode(size, windows, np.array(second), *result)
@@ -336,7 +349,7 @@ def _correlate(
     theta: Theta,
     keys: Key[Array, "samples"],
     difference: Float[Array, "samples windows"],
-    sigma: float,
+    sigma: Float[Array, ""],
     per_stretch: int,
 ) -> tuple[Array, ...]:
     r"""Squared norms of smoothed derivatives, from pairs of different samples.
@@ -346,6 +359,7 @@ def _correlate(
     matrix of inner products of noises is all it takes, and no vector is kept for each window.
     """
     count, windows = difference.shape
+    dtype = difference.dtype
     per_stretch = min(per_stretch, windows)
     number = math.ceil(windows / per_stretch)
     padded = jnp.pad(difference, ((0, 0), (0, number * per_stretch - windows)))
@@ -361,16 +375,16 @@ def _correlate(
     def one_stretch(loop, j):
         inner, score, mean = loop
         noise = draw(keys, jnp.full(count, j), jnp.full(count, sigma), theta)
-        rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(noise) / sigma**2
+        rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(noise)
+        rows = rows.astype(dtype) / sigma.astype(dtype) ** 2
         inner = inner + product(rows, rows.T)
         score = score + rows
         d = parts[j]
         mean = mean + d.sum(axis=1)[:, None] * score
         return (inner, score, mean), (of_pairs(inner, d), of_pairs(product(score, score.T), d))
 
-    flat, _ = jax.flatten_util.ravel_pytree(theta)
-    zeros = jnp.zeros((count, flat.size), flat.dtype)
-    start = (jnp.zeros((count, count), flat.dtype), zeros, zeros)
+    zeros = jnp.zeros((count, sum(leaf.size for leaf in jax.tree.leaves(theta))), dtype)
+    start = (jnp.zeros((count, count), dtype), zeros, zeros)
     (_, _, mean), (squares, whole) = jax.lax.scan(
         one_stretch, start, jnp.arange(number, dtype=jnp.int32)
     )

@@ -43,9 +43,10 @@ class Row:
     """The smoothed loss."""
     total_steps: int
     sequential_steps: int
-    """What one estimate costs in a running pool."""
+    """What one estimate costs in a running pool, on average."""
     nonfinite: int
-    """Episodes left out because a loss in them was not finite."""
+    """Episodes left out because a loss in them was not finite. Where hardly any were, everything
+    that is measured is not a number."""
 
     @property
     def snr(self) -> float:
@@ -54,7 +55,7 @@ class Row:
 
     @property
     def work(self) -> float:
-        """Variance times total steps: what is left at equal compute."""
+        """Variance times total steps: less of it is better at equal compute."""
         return self.variance * self.total_steps
 
 
@@ -121,11 +122,16 @@ def sweep(
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
     horizon = pool.horizon
     check_samples(samples, level)
+    for name, values in {"sigmas": sigmas, "windows": windows, "workers": workers}.items():
+        if not values:
+            raise ValueError(f"{name} must not be empty.")
     for window in windows:
         check_settings(pool, min(workers), window, "skip")
     for sigma in sigmas:
         if not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"sigma must be positive, got {sigma}.")
+    if periods is not None and (not periods or min(periods) < 1):
+        raise ValueError(f"periods must be at least 1, got {list(periods)}.")
     periods = [min(period, horizon) for period in periods or (horizon,)]
     plan = {p: [w for w in windows if p >= horizon or p % w == 0] for p in dict.fromkeys(periods)}
     for period, fitting in plan.items():
@@ -172,14 +178,14 @@ def sweep(
                     signal=result.moments.mean.signal,
                     signal_stderr=result.moments.signal_stderr,
                     loss=result.loss,
-                    total_steps=2 * n * window,
+                    total_steps=round(n * result.steps / math.ceil(horizon / window)),
                     sequential_steps=window,
                     nonfinite=result.nonfinite,
                 )
                 for k, window in enumerate(fitting)
                 for n in workers
             ]
-    return Sweep(tuple(rows), samples, gradients)
+    return Sweep(tuple(rows), result.samples, gradients)
 
 
 def method_name(pool: Pool, period: int, window: int) -> str:
