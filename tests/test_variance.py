@@ -395,8 +395,8 @@ def test_advice():
     assert advice.updates == (1200 - 12) // advice.window
     # The longest of the windows that come within a fifth of the best one.
     worth = {
-        row.window: nres.variance.updates_worth(row, 1200, 12)
-        for row in advice.table.where(sigma=0.1, period=12).rows
+        row.window: nres.variance.updates_worth(row, 1200, 12, advice.gains[0.1].harm)
+        for row in advice.table.where(sigma=0.1, method="NRES").rows
     }
     good = [window for window, value in worth.items() if value >= 0.8 * max(worth.values())]
     assert advice.window == max(good)
@@ -409,7 +409,13 @@ def test_advice():
     gradient = advice.table.gradients[12, 0.1]
     moved = PLACE - jnp.asarray(0.1 * gradient / np.linalg.norm(gradient), jnp.float32)
     after = float(nres.evaluate(SYSTEM, moved, KEY).loss)
-    np.testing.assert_allclose(advice.gains[0.1].after, after, rtol=0.02)
+    gain = advice.gains[0.1]
+    np.testing.assert_allclose(gain.after, after, rtol=0.02)
+    # The Hessian is known here, and so is how much noise harms.
+    hessian = np.asarray(jax.hessian(lambda th: nres.evaluate(SYSTEM, th, KEY).loss)(PLACE))
+    exact = np.asarray(SYSTEM.exact_gradient(PLACE), np.float64)
+    along = exact @ hessian @ exact / (exact @ exact)
+    np.testing.assert_allclose(gain.harm, np.trace(hessian) / 4 / along, rtol=0.3)
 
 
 def test_what_updates_are_worth():
@@ -418,7 +424,8 @@ def test_what_updates_are_worth():
         SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[1, 3, 12], workers=[1, 10_000], samples=512
     )
     worth = {
-        (row.window, row.workers): nres.variance.updates_worth(row, 1200, 12) for row in table.rows
+        (row.window, row.workers): nres.variance.updates_worth(row, 1200, 12, 1.0)
+        for row in table.rows
     }
     assert worth[1, 10_000] > 10 * worth[12, 10_000]
     assert worth[1, 10_000] > 0.9 * (1200 - 12)

@@ -145,7 +145,7 @@ def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> 
     gains = advice.gains
     for (sigma, gain), colour in zip(gains.items(), _shades(len(gains)), strict=True):
         rows = [r for r in advice.table.where(sigma=sigma).rows if r.period == horizon]
-        values = np.array([updates_worth(row, sequential, horizon) for row in rows])
+        values = np.array([updates_worth(row, sequential, horizon, gain.harm) for row in rows])
         windows = np.array([row.window for row in rows])
         worth.plot(windows[values > 0], values[values > 0], "o-", ms=4, color=colour)
         loss.errorbar(

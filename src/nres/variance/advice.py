@@ -27,18 +27,42 @@ GAIN_EPISODES = 256
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """The loss before and after a step of length sigma along the mean gradient."""
+    """What a step of length sigma along the mean gradient does to the loss, and what noise does."""
 
     before: float
     after: float
+    """The loss before the step and after it."""
     stderr: float
     """Of the difference."""
+    smoothed: float
+    """The loss with noise of that sigma, without a step."""
+    slope: float
+    """What the step would take off the loss if it did not bend."""
+    alignment: float
+    """The squared cosine of the angle between the mean gradient and the expected one."""
+    size: int
+    """d, the number of parameters."""
 
     @property
-    def certain(self) -> float:
-        """What the step took off the loss; 0 if that may be chance."""
+    def net(self) -> float:
+        """What the step took off the loss, less what noise adds to it; 0 if it may be chance."""
         gain = self.before - self.after
-        return gain if gain > 2 * self.stderr else 0.0
+        rise = max(0.0, self.smoothed - self.before)
+        return max(0.0, gain - rise) if gain > 2 * self.stderr else 0.0
+
+    @property
+    def harm(self) -> float:
+        """How much noise in any direction harms an update, from 1/d to 1.
+
+        It is the mean curvature over all directions relative to that along the gradient: 1 where
+        all are alike, 1/d where the loss bends along the gradient alone.
+        """
+        mean = max(0.0, self.smoothed - self.before) / self.size
+        along = self.slope - (self.before - self.after)
+        along = (along - (1 - self.alignment) * mean) / self.alignment
+        if not mean > 0:
+            return 1 / self.size
+        return min(1.0, max(1 / self.size, mean / along)) if along > 0 else 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +100,23 @@ def advise(
 
     **Window.** With window W there are U = (S - T)/W updates, after up to T steps to bring workers
     to random places of their first episodes (S/T for `FullES`). One along a noisy gradient is
-    worth $1 / (1 + v / \lVert g \rVert^2)$ of one without noise. For v it does not do to take the
-    variance of one estimate: a worker's estimates share their noise through an episode, so their
-    errors add up over its $n = T/W$ updates as if each had $n$ times the variance
-    $v_{\text{episode}}$ of the episode's mean, which for `NRES` is `FullES`'s. With
-    $v = \max(v_W, n\, v_{\text{episode}})$, all updates are worth $U / (1 + v / \lVert g
-    \rVert^2)$ noise-free ones. Shorter windows are worth more until the noise takes over;
-    the longest window that comes within a fifth of the best is taken.
+    worth $1 / (1 + h v / \lVert g \rVert^2)$ of one without noise, where
+    $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$ says how much noise harms: with the
+    Hessian H, noise costs by the mean curvature of all directions, and the step by that along the
+    gradient. Both are told from what noise and a step do to the loss. For v it does not do to take the variance of one
+    estimate: a worker's estimates share their noise through an episode, so their errors add up over
+    its $n = T/W$ updates as if each had $n$ times the variance $v_{\text{episode}}$ of
+    the episode's mean, which for `NRES` is `FullES`'s. With $v = \max(v_W, n\,
+    v_{\text{episode}})$, all updates are worth $U / (1 + h v / \lVert g \rVert^2)$ noise-free
+    ones. Shorter windows are worth more until the noise takes over; the longest window that comes
+    within a fifth of the best is taken.
 
     **Sigma.** How far the estimates see is $\sigma$, and what they see is the loss smoothed over
     it, which may be another than the one that was asked for. So for each sigma a step of
-    length $\sigma$ is made along the mean gradient, and the loss compared. The sigma is taken for
-    which this gain times what the updates are worth is largest. Gains and gradients that
-    cannot be told from zero count as zero, and so does a sigma with which losses are not finite.
+    length $\sigma$ is made along the mean gradient, and the loss compared; what the noise itself
+    adds to the loss is taken off the gain. The sigma is taken for which the rest times what
+    the updates are worth is largest. Gains and gradients that cannot be told from zero count as
+    zero, and so does a sigma with which losses are not finite.
 
     The pilot looks at `theta` alone: closer to an optimum less noise is better, so ask again
     there. And it sees neither what the optimizer will do, nor hysteresis (see `hysteresis`), nor
@@ -146,16 +174,19 @@ def advise(
     gains = _gains(pool, theta, gain_key, table, sigmas)
 
     def worth(row: Row) -> float:
-        return updates_worth(row, sequential, horizon)
+        return updates_worth(row, sequential, horizon, gains[row.sigma].harm)
 
-    top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].certain)
-    if worth(top) * gains[top.sigma].certain == 0:
+    top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].net)
+    if worth(top) * gains[top.sigma].net == 0:
         raise ValueError(
             f"at none of the sigmas {', '.join(f'{s:g}' for s in sigmas)} do {samples} episodes "
-            "show a gradient that lowers the loss when it is followed. Try more samples, and other "
-            "sigmas; if that does not help, the loss may be flat here."
+            "show a gradient that lowers the loss when it is followed, by more than the noise "
+            "raises it. Try more samples, and other sigmas; if that does not help, the loss may be "
+            "flat here."
         )
-    good = [r for r in table.where(sigma=top.sigma).rows if worth(r) >= GOOD_ENOUGH * worth(top)]
+    # Whole episodes only where nothing else is as good.
+    same = [row for row in table.where(sigma=top.sigma).rows if row.method == top.method]
+    good = [row for row in same if worth(row) >= GOOD_ENOUGH * worth(top)]
     best = max(good, key=lambda row: row.window)
     if best.window < horizon:
         # With the same parts as before, so that nothing is compiled anew.
@@ -188,13 +219,21 @@ def advise(
     )
 
 
-def updates_worth(row: Row, sequential: int, horizon: int) -> float:
-    """How many noise-free updates those are worth that so many sequential steps allow."""
+def updates_worth(row: Row, sequential: int, horizon: int, harm: float) -> float:
+    """How many noise-free updates those are worth that so many sequential steps allow.
+
+    **Arguments:**
+
+    - `row`: of a sweep.
+    - `sequential`: steps one after another, of the whole training.
+    - `horizon`: T.
+    - `harm`: how much noise harms, as `Gain.harm` has it.
+    """
     # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
     if row.nonfinite or not row.signal > 2 * row.signal_stderr:
         return 0.0
     noise = max(row.variance, row.episode_variance * horizon / row.window)
-    return _updates(row.window, sequential, horizon) / (1 + noise / row.signal)
+    return _updates(row.window, sequential, horizon) / (1 + harm * noise / row.signal)
 
 
 def _updates(window: int, sequential: int, horizon: int) -> int:
@@ -219,16 +258,26 @@ def _gains(
         return np.asarray(evaluate(pool, at, key, episodes=episodes, sigma=least).losses, float)
 
     before, gains = losses(theta), {}
+    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
     for sigma in sigmas:
+        row = table.where(sigma=sigma).rows[0]
         gradient = table.gradients[pool.horizon, sigma]
-        norm = math.sqrt(sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient)))
+        squares = sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient))
         after = np.full_like(before, math.nan)
-        if norm > 0:  # and a number
-            scale = sigma / norm
+        if squares > 0:  # and a number
+            scale = sigma / math.sqrt(squares)
             step = lambda x, g, scale=scale: x - jnp.asarray(scale * g, x.dtype)  # noqa: E731
             after = losses(jax.tree.map(step, theta, gradient))
-        stderr = float((after - before).std(ddof=1)) / math.sqrt(episodes)
-        gains[sigma] = Gain(float(before.mean()), float(after.mean()), stderr)
+        alignment = min(1.0, row.signal / squares) if row.signal > 0 else math.nan
+        gains[sigma] = Gain(
+            before=float(before.mean()),
+            after=float(after.mean()),
+            stderr=float((after - before).std(ddof=1)) / math.sqrt(episodes),
+            smoothed=row.loss,
+            slope=sigma * math.sqrt(squares) * alignment,
+            alignment=alignment,
+            size=size,
+        )
     return gains
 
 
@@ -262,13 +311,13 @@ def _reasons(
             reasons.append(f"sigma {sigma:g}: {count} episodes with noise were not finite.")
             continue
         if worth(top) == 0:
-            verdict = "but no gradient can be told from noise."
-        elif gain.certain == 0:
-            verdict = "so it does not help, or not surely."
+            verdict = "no gradient can be told from noise."
+        elif gain.net == 0:
+            verdict = "the step does not help, or less than the noise harms."
         else:
             verdict = f"for up to {worth(top):,.3g} updates' worth."
         reasons.append(
             f"sigma {sigma:g}: a step of that length takes the loss from {gain.before:.4g} to "
-            f"{gain.after:.4g} (± {gain.stderr:.2g}), {verdict}"
+            f"{gain.after:.4g} (± {gain.stderr:.2g}), noise to {gain.smoothed:.4g}: {verdict}"
         )
     return reasons
