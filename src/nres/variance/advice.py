@@ -103,13 +103,13 @@ def advise(
     worth $1 / (1 + h v / \lVert g \rVert^2)$ of one without noise, where
     $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$ says how much noise harms: with the
     Hessian H, noise costs by the mean curvature of all directions, and the step by that along the
-    gradient. Both are told from what noise and a step do to the loss. For v it does not do to take the variance of one
-    estimate: a worker's estimates share their noise through an episode, so their errors add up over
-    its $n = T/W$ updates as if each had $n$ times the variance $v_{\text{episode}}$ of
-    the episode's mean, which for `NRES` is `FullES`'s. With $v = \max(v_W, n\,
-    v_{\text{episode}})$, all updates are worth $U / (1 + h v / \lVert g \rVert^2)$ noise-free
-    ones. Shorter windows are worth more until the noise takes over; the longest window that comes
-    within a fifth of the best is taken.
+    gradient. Both are told from what noise and a step do to the loss. For v it does not do to take
+    the variance of one estimate: a worker's estimates share their noise through an episode, so
+    their errors add up over its $n = T/W$ updates as if each had $n$ times the variance
+    $v_{\text{episode}}$ of the episode's mean, which for `NRES` is `FullES`'s. With
+    $v = \max(v_W, n\, v_{\text{episode}})$, all updates are worth
+    $U / (1 + h v / \lVert g \rVert^2)$ noise-free ones. Shorter windows are worth more until the
+    noise takes over; the longest window that comes within a fifth of the best is taken.
 
     **Sigma.** How far the estimates see is $\sigma$, and what they see is the loss smoothed over
     it, which may be another than the one that was asked for. So for each sigma a step of
