@@ -181,7 +181,7 @@ def _shades(count: int) -> np.ndarray:
 
 def _plain_ticks(panel: Axes, values: list[int]) -> None:
     panel.set_xticks(values, [f"{value:,}" for value in values])
-    panel.minorticks_off()
+    panel.xaxis.minorticks_off()
 
 
 def equal_compute(rows: tuple[Row, ...], horizon: int) -> tuple[Row, Row]:
