@@ -7,7 +7,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation of programs that then run for milliseconds.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0"
+    # Several devices for the tests that want them; all others use the first.
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
     # Later versions do not know it, and end at once.
     + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."),
 )

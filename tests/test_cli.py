@@ -276,6 +276,24 @@ def test_budgets(tmp_path):
         assert np.isfinite(metrics["eval/loss"][-1])
 
 
+def test_devices(tmp_path):
+    """Begun on eight devices and continued on two, it ends as on one."""
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 20, "--workers", 16, "--set", "horizon=30"]
+    found = []
+    for out, devices, then in (("one", 1, None), ("many", "all", 2)):
+        path, begun = tmp_path / out, 20 if then is None else 10
+        command = ["train", BOUNCER, *short, "--devices", devices, "--out", path, "--quiet"]
+        command[command.index("--updates") + 1] = begun
+        result = invoke(*command)
+        assert result.exit_code == 0, result.stderr
+        if then is not None:
+            assert runs.Run.open(path).settings.devices == 8
+            result = invoke("resume", path, "--updates", 20, "--devices", then, "--quiet")
+            assert result.exit_code == 0, result.stderr
+        found.append(runs.Run.open(path).theta()["velocity"])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
 def test_variance_along_a_run(tmp_path):
     out, short = tmp_path / "run", ["--set", "horizon=400"]
     settings = ["--method", "pes", "--updates", 12, "--keep-every", 4, "--workers", 10]
@@ -361,6 +379,10 @@ def test_reproducing_variance(name, tmp_path):
         (["resume", "nowhere"], "nowhere holds no run"),
         (["show", "nowhere"], "nowhere holds no run"),
         (["train", "lorenz", "--eval-every", 5, "--keep-every", 12], "a multiple of eval_every"),
+        (["train", "lorenz", "--devices", "9"], "--devices asks for 9, and there are 8"),
+        (["train", "lorenz", "--devices", "some"], "--devices takes a number, or all"),
+        (["train", "lorenz", "--devices", "7"], "200 is no multiple of that: take 196 or 203"),
+        (["train", "swimmer", "--devices", "2"], "swimmer is not computed by JAX"),
         (["variance", "lorenz", "--periods", "1,x"], "--periods takes whole numbers"),
         (["variance", "lorenz", "--periods", "0"], "--periods must be at least 1"),
         (["variance", "lorenz", "--periods", "150"], "multiple of the window"),

@@ -1,9 +1,11 @@
 """`nres train` and `nres resume`."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 import typer
 from rich.console import Console
@@ -27,6 +29,7 @@ PolicyOption = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets are that do not come with nres.")
 ]
+Devices = Annotated[str | None, typer.Option(help="How many devices share the workers, or all.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
@@ -56,6 +59,7 @@ def train(
     keep_every: Annotated[
         int | None, typer.Option(help="Updates a checkpoint that is kept for good.")
     ] = None,
+    devices: Devices = None,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
     options: Options = None,
@@ -83,6 +87,7 @@ def train(
         checkpoint_every=checkpoint_every,
         checkpoint_seconds=checkpoint_seconds,
         keep_every=keep_every,
+        devices=_count(devices),
         options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)
@@ -96,6 +101,7 @@ def resume(
     updates: Annotated[
         int | None, typer.Option(help="Go on to this many updates instead of those planned.")
     ] = None,
+    devices: Devices = None,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
@@ -103,7 +109,20 @@ def resume(
 
     Example: nres resume runs/first
     """
-    carry_out(Run.open(run), updates=updates, tensorboard=tensorboard, quiet=quiet)
+    opened = Run.open(run)
+    if devices is not None:
+        build(dataclasses.replace(opened.settings, devices=_count(devices)))  # or it is refused
+        opened = opened.changed(devices=_count(devices))
+    carry_out(opened, updates=updates, tensorboard=tensorboard, quiet=quiet)
+
+
+def _count(devices: str | None) -> int | None:
+    """A number of devices, or all there are."""
+    if devices is None or devices == "all":
+        return None if devices is None else jax.device_count()
+    if not devices.isdecimal():
+        raise SettingsError(f"--devices takes a number, or all; got {devices!r}.")
+    return int(devices)
 
 
 def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet: bool) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.estimators.blocks import Carry, over_blocks
+from nres.estimators.mesh import begin_on, run_on
 from nres.estimators.values import (
     Contributions,
     Estimate,
@@ -68,11 +69,11 @@ class Estimator(eqx.Module):
         update: Int[Array, ""],
         length: Int[Array, "workers"] | None,
     ) -> tuple[Carry | None, Contributions]:
-        run = functools.partial(self._run, theta, update)
         if not isinstance(self.pool, JaxPool):
-            return run(workers, carry, length)
-        size = sum(leaf.size for leaf in jax.tree.leaves(theta))
-        return over_blocks(run, workers, carry, length, self.workers, size)
+            return self._run(theta, update, workers, carry, length)
+        if self.pool.mesh is None:
+            return _in_blocks((self, theta, update), workers, carry, length)
+        return run_on(self.pool.mesh, _in_blocks, (self, theta, update), workers, carry, length)
 
     @property
     def windows(self) -> int:
@@ -124,8 +125,26 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(keys, zeros, zeros)
-    carry = estimator._begin(theta, workers)
+    pool = estimator.pool
+    if isinstance(pool, JaxPool) and pool.mesh is not None:
+        begin = lambda given, workers: given[0]._begin(given[1], workers)  # noqa: E731
+        carry = begin_on(pool.mesh, begin, (estimator, theta), workers)
+    else:
+        carry = estimator._begin(theta, workers)
     return EstimatorState(workers, carry, zero, zeros, zero, _signature(estimator, theta))
+
+
+def _in_blocks(
+    given: tuple[Estimator, Theta, Int[Array, ""]],
+    workers: Workers,
+    carry: Carry | None,
+    length: Int[Array, "workers"] | None,
+) -> tuple[Carry | None, Contributions]:
+    """One window of all workers that a device has."""
+    estimator, theta, update = given
+    run = functools.partial(estimator._run, theta, update)
+    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    return over_blocks(run, workers, carry, length, workers.start.shape[0], size)
 
 
 def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
@@ -256,6 +275,14 @@ def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> Non
     if window > pool.horizon:
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
+        )
+    devices = pool.mesh.size if isinstance(pool, JaxPool) and pool.mesh is not None else 1
+    if workers % devices:
+        below = workers // devices * devices
+        near = f"{below} or {below + devices}" if below else f"{devices}"
+        raise ValueError(
+            f"{devices} devices must have equally many workers, and {workers} is no multiple of "
+            f"that: take {near}."
         )
     if nonfinite not in ("skip", "raise"):
         raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')

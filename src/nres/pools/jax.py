@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.pools.base import Pool, Window
@@ -36,14 +37,19 @@ class JaxPool(eqx.Module):
     - `unroll`: how many steps are compiled into one iteration of the scan. More is faster for
         cheap steps, on GPUs above all, and takes longer to compile. By default it is chosen
         from the backend and the size of the step.
+    - `mesh`: devices to share the workers among, such as
+        `jax.make_mesh((jax.device_count(),), ("workers",))`. Their number must divide that of
+        the workers. Results are the same on any number of devices, but for the order in which
+        contributions are added.
     """
 
     system: System
     unroll: int | None = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
     can_fork: bool = eqx.field(static=True)
 
-    def __init__(self, system: Any, *, unroll: int | None = None):
+    def __init__(self, system: Any, *, unroll: int | None = None, mesh: Any = None):
         if not isinstance(system, System):
             raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
         if unroll is not None and unroll < 1:
@@ -58,6 +64,7 @@ class JaxPool(eqx.Module):
             lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, system
         )
         self.unroll = unroll
+        self.mesh = as_mesh(mesh)
         self.horizon = horizon
         self.can_fork = True
 
@@ -150,6 +157,19 @@ class JaxPool(eqx.Module):
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
         return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
+
+
+def as_mesh(mesh: Any) -> Mesh | None:
+    """A mesh whose axes are left to the compiler, as the rest of the program leaves them."""
+    if mesh is None:
+        return None
+    if not isinstance(mesh, Mesh) or mesh.empty:
+        raise TypeError(
+            "mesh must be a jax.sharding.Mesh of at least one device, such as "
+            f'jax.make_mesh((jax.device_count(),), ("workers",)); got {mesh!r}.'
+        )
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
 
 def _over_lanes(function: Callable, state: PyTree, thetas: PyTree, *per_worker: Any) -> Any:

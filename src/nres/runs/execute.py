@@ -87,7 +87,7 @@ def execute(
             )
         done = 0 if state is None else state.update
         if last != settings.updates:
-            run = run.extended(last)
+            run = run.changed(updates=last)
         # Before the first update there may be an evaluation already, which will be made again.
         cut_metrics(run.metrics_file, done or -1)
         board = run.path / "tensorboard" if tensorboard else None

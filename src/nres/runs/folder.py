@@ -145,9 +145,9 @@ class Run:
             template = checkpoint_template(self.problem)
             return [(u, checkpoints.restore(u, template)[0]["theta"]) for u in updates]
 
-    def extended(self, updates: int) -> "Run":
-        """The same run, with another number of updates to make."""
-        config = self.config | {"settings": self.config["settings"] | {"updates": updates}}
+    def changed(self, **settings: Any) -> "Run":
+        """The same run with other settings: how many updates to make, on how many devices."""
+        config = self.config | {"settings": self.config["settings"] | settings}
         write_json(self.path / "config.json", config)
         return Run(self.path, config)
 

@@ -21,6 +21,7 @@ from nres.evaluate import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
 from nres.pools.gym import GymPool
+from nres.pools.jax import JaxPool
 from nres.schedule import Piecewise
 from nres.system import System, Theta, as_theta
 
@@ -103,6 +104,8 @@ class Settings:
     """The same in updates, where seconds do not do."""
     budget_seconds: float | None = None
     """Seconds of training after which the run ends, whatever `updates` says."""
+    devices: int | None = None
+    """How many devices share the workers; one, whichever JAX chooses, if none is said."""
     keep_every: int | None = None
     """Updates from one checkpoint that is kept for good to the next; a multiple of `eval_every`."""
 
@@ -178,6 +181,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         checkpoint_seconds=filled.get("checkpoint_seconds", 60.0),
         checkpoint_every=filled.get("checkpoint_every"),
         budget_seconds=filled.get("budget_seconds"),
+        devices=filled.get("devices"),
         keep_every=keep_every,
     )
     for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
@@ -242,12 +246,13 @@ def build(settings: Settings) -> Problem:
     """Make what the settings describe; nothing is compiled or unrolled yet."""
     system = load_system(settings.system, settings.options)
     info = METHODS[settings.method]
+    pool = system if settings.devices is None else _on_devices(system, settings)
     values = {name: getattr(settings, name) for name in info.takes}
     values = {name: value for name, value in values.items() if value is not None}
     if "sigma" in values:
         values["sigma"] = _number(values["sigma"])
     try:
-        estimator = info.estimator(system, **values)
+        estimator = info.estimator(pool, **values)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
     start, train = jax.random.split(jax.random.key(settings.seed))
@@ -270,6 +275,23 @@ def build(settings: Settings) -> Problem:
 
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
     return Problem(system, estimator, optimizer, theta, train, measure)
+
+
+def _on_devices(system: System | Pool, settings: Settings) -> JaxPool:
+    there = jax.devices()
+    count = settings.devices
+    assert count is not None
+    if not isinstance(system, System):
+        raise SettingsError(
+            f"{settings.system} is not computed by JAX, so --devices does not apply: it uses the "
+            "processors of this machine."
+        )
+    if not 1 <= count <= len(there):
+        raise SettingsError(
+            f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
+            f"take from 1 to {len(there)}, or all."
+        )
+    return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
 
 
 def load_system(name: str, options: dict[str, Any]) -> Any:

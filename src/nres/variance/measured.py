@@ -166,6 +166,8 @@ def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
     small = isinstance(pool, JaxPool) and jax.default_backend() == "cpu"
     batches = BATCHES if small else LARGE_BATCHES
     batch = max(1, min(samples // batches, block_size(size)))
+    if isinstance(pool, JaxPool) and pool.mesh is not None:
+        batch = -(-batch // pool.mesh.size) * pool.mesh.size
     return batch, -(-samples // (2 * batch)) * 2
 
 
