@@ -25,6 +25,8 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/simulators.py
 	$(BIN)/python benchmarks/learned_optimizer.py
+	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -29,6 +29,20 @@ def test_simulators(tmp_path):
     assert [row["task"] for row in results["simulators"]] == ["swimmer", "halfcheetah"]
 
 
+def test_theory(tmp_path):
+    run("theory", tmp_path)
+    results = json.loads((tmp_path / "theory.json").read_text())
+    assert set(results["theory"]) == {"at the start", "near the truth"}
+    assert len(results["hysteresis"]) == 2
+    assert (tmp_path / "figure.png").exists()
+
+
+def test_scaling(tmp_path):
+    run("scaling", tmp_path)
+    rows = json.loads((tmp_path / "scaling.json").read_text())["devices"]
+    assert [row["devices"] for row in rows] == [1, 2]
+
+
 def test_learned_optimizers(tmp_path):
     run("learned_optimizer", tmp_path)
     results = json.loads((tmp_path / "learned_optimizer_cpu.json").read_text())

@@ -338,7 +338,23 @@ def sweep_speed() -> str:
     return f"{rates['sweep'] / rates['plain unrolls']:.2f}"
 
 
+def scaling() -> str:
+    rows = [
+        [
+            f"{row['devices']}",
+            f"{row['workers']:,}",
+            f"{row['updates_per_second']:,.0f}",
+            f"{row['one_device']:,.0f}",
+            f"{row['of_one_device']:.2f}",
+        ]
+        for row in load("bench/scaling.json")["devices"]
+    ]
+    heading = ["simulated devices", "N", "updates/s", "all workers on one device", "ratio"]
+    return table(heading, rows)
+
+
 PARTS = (
+    scaling,
     variance_periods,
     variance_fulles,
     variance_lorenz,

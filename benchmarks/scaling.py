@@ -1,0 +1,78 @@
+"""Updates per second as devices are added, with as many workers for each of them.
+
+python benchmarks/scaling.py [--quick] [--out FOLDER]
+
+On a CPU the devices are simulated, and share its cores: what can be seen there is not how much
+faster a larger machine would be, but what sharing the workers costs.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+if "jax" not in sys.modules:  # before it is imported, or it has no effect
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8"
+
+import jax
+import optax
+
+import nres
+from nres.files import write_json
+from run import machine, show
+
+PER_DEVICE = 200
+
+
+def updates_per_second(devices: int, workers: int, budget: float) -> float:
+    system = nres.systems.Lorenz()
+    mesh = None
+    if devices:
+        mesh = jax.make_mesh((devices,), ("workers",), devices=jax.devices()[:devices])
+    pool = nres.JaxPool(system, mesh=mesh)
+    estimator = nres.NRES(pool, workers=workers, window=100, sigma=0.04)
+    optimizer = optax.sgd(1e-6)
+    result = nres.train(
+        estimator, optimizer, system.initial_theta(), updates=20, key=jax.random.key(0)
+    )
+    made, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < budget:
+        result = nres.train(estimator, optimizer, result.theta, updates=200, state=result.state)
+        made += 200
+    return made / passed
+
+
+def run(quick: bool) -> list[dict]:
+    rows, budget = [], 0.1 if quick else 4.0
+    for devices in (1, 2) if quick else (1, 2, 4, 8):
+        workers = PER_DEVICE * devices
+        # The same work without a mesh, in the same run, is what there is to compare with.
+        plain = updates_per_second(0, workers, budget)
+        shared = updates_per_second(devices, workers, budget)
+        rows.append(
+            {
+                "devices": devices,
+                "workers": workers,
+                "updates_per_second": shared,
+                "steps_per_second": shared * 2 * workers * 100,
+                "one_device": plain,
+                "of_one_device": shared / plain,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a moment each, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    arguments = parser.parse_args()
+    rows = run(arguments.quick)
+    show("NRES on Lorenz, W = 100, 200 workers a device", rows)
+    write_json(arguments.out / "scaling.json", {"machine": machine(), "devices": rows})
+
+
+if __name__ == "__main__":
+    main()
