@@ -85,6 +85,16 @@ def test_measuring_on_several_devices():
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-3)
 
 
+def test_one_device_needs_no_mesh():
+    assert nres.JaxPool(Spiral(), mesh=mesh_of(1)).mesh is None
+    other = jax.make_mesh((1,), ("workers",), devices=jax.devices()[3:4])
+    pool = nres.JaxPool(Faller(), mesh=other)
+    estimator = nres.NRES(pool, workers=3, window=4, sigma=0.1)
+    state = estimator.init(THETA[Faller], KEY)
+    grad = estimator.estimate(THETA[Faller], state).grad
+    assert grad.devices() == {jax.devices()[3]}
+
+
 def test_what_does_not_fit():
     pool = nres.JaxPool(Spiral(), mesh=mesh_of(8))
     with pytest.raises(ValueError, match="12 is no multiple of that: take 8 or 16"):

@@ -160,7 +160,10 @@ class JaxPool(eqx.Module):
 
 
 def as_mesh(mesh: Any) -> Mesh | None:
-    """A mesh whose axes are left to the compiler, as the rest of the program leaves them."""
+    """A mesh whose axes are left to the compiler, as the rest of the program leaves them.
+
+    For the one device that is used anyway none is needed, and faster for it.
+    """
     if mesh is None:
         return None
     if not isinstance(mesh, Mesh) or mesh.empty:
@@ -168,6 +171,8 @@ def as_mesh(mesh: Any) -> Mesh | None:
             "mesh must be a jax.sharding.Mesh of at least one device, such as "
             f'jax.make_mesh((jax.device_count(),), ("workers",)); got {mesh!r}.'
         )
+    if mesh.devices.ravel().tolist() == jax.devices()[:1]:
+        return None
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
