@@ -235,18 +235,20 @@ def _along_pes(
         "sigmas": [study.sigma],
         "samples": study.samples,
     }
-    facts = {"command": command, "pes": settings.to_json(), "measured": wanted}
+    facts = {"command": command, "measured": wanted}
     file = folder / f"{system}.json"
     found: list[dict[str, Any]] = []
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if any(before.get(name) != value for name, value in facts.items()):
+        same = all(before.get(name) == value for name, value in facts.items())
+        # As settings, which may have more fields now than when they were written.
+        if not same or Settings.from_json(before["pes"]) != settings:
             raise SettingsError(f"{file} holds other results: choose another folder with --out.")
         found = before["checkpoints"]
 
     def keep(update: int, rows: list[dict[str, Any]]) -> None:
         found.append({"update": update, "rows": rows})
-        about = {"device": device(), "versions": versions()}
+        about = {"pes": settings.to_json(), "device": device(), "versions": versions()}
         write_json(file, facts | about | {"checkpoints": found})
 
     # Of the start itself the paper says nothing.
