@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from nres.estimators.base import as_key
-from nres.estimators.values import Steps
+from nres.estimators.values import Steps, worker_keys
 from nres.noise import draw
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
@@ -85,10 +85,9 @@ _run_compiled = eqx.filter_jit(_run)
 
 def _episodes(theta, key, episodes, sigma):
     system_key, noise_key = jax.random.split(key)
-    numbers = jnp.arange(episodes, dtype=jnp.uint32)
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(system_key, numbers)
+    keys = worker_keys(system_key, episodes)
     if sigma:
-        noise_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(noise_key, numbers)
+        noise_keys = worker_keys(noise_key, episodes)
         scale = jnp.full(episodes, sigma)
         noise = draw(noise_keys, jnp.zeros(episodes, jnp.int32), scale, theta)
         thetas = jax.tree.map(lambda x, e: (x[None] + e)[None], theta, noise)

@@ -88,6 +88,11 @@ def as_theta(theta: PyTree) -> Theta:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), theta)
 
 
+def parameter_count(theta: PyTree) -> int:
+    """d, the number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(theta))
+
+
 def at_least_single(*dtypes: Any) -> Any:
     """The dtype in which numbers of these are added up: half precision would lose them."""
     return jnp.float64 if jnp.float64 in dtypes else jnp.float32

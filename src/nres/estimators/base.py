@@ -22,11 +22,12 @@ from nres.estimators.values import (
     Steps,
     Workers,
     squared_norm,
+    worker_keys,
 )
 from nres.noise import where_worker
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
-from nres.system import Theta, as_theta, at_least_single
+from nres.system import Theta, as_theta, at_least_single, parameter_count
 
 
 class NonFiniteError(FloatingPointError):
@@ -122,9 +123,8 @@ class Estimator(eqx.Module):
 def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
     """Every worker at the beginning of its first episode, before they are brought apart."""
     count = estimator.workers
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
-    workers = Workers(keys, zeros, zeros)
+    workers = Workers(worker_keys(key, count), zeros, zeros)
     pool = estimator.pool
     if isinstance(pool, JaxPool) and pool.mesh is not None:
         begin = lambda given, workers: given[0]._begin(given[1], workers)  # noqa: E731
@@ -143,7 +143,7 @@ def _in_blocks(
     """One window of all workers that a device has."""
     estimator, theta, update = given
     run = functools.partial(estimator._run, theta, update)
-    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    size = parameter_count(theta)
     return over_blocks(run, workers, carry, length, workers.start.shape[0], size)
 
 

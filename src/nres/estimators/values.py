@@ -61,6 +61,12 @@ class Workers(eqx.Module):
         return Workers(self.key, episode, jnp.where(finished, 0, end))
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, "workers"]:
+    """A key for each of so many workers: the same for a worker, however many there are."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+
+
 class EstimatorState(eqx.Module):
     """Everything an estimator carries from one estimate to the next. A value: save it, copy it."""
 

@@ -15,7 +15,7 @@ from nres.estimators.values import Steps
 from nres.evaluate import evaluate
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import as_theta
+from nres.system import as_theta, parameter_count
 from nres.variance.sweep import Row, Sweep, sweep
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -258,7 +258,7 @@ def _gains(
         return np.asarray(evaluate(pool, at, key, episodes=episodes, sigma=least).losses, float)
 
     before, gains = losses(theta), {}
-    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    size = parameter_count(theta)
     for sigma in sigmas:
         row = table.where(sigma=sigma).rows[0]
         gradient = table.gradients[pool.horizon, sigma]

@@ -22,7 +22,7 @@ from nres.estimators.blocks import block_size
 from nres.estimators.values import Steps
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
-from nres.system import Theta, as_theta
+from nres.system import Theta, as_theta, parameter_count
 from nres.variance.statistics import Moments
 
 # Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
@@ -162,7 +162,7 @@ def check_samples(samples: int, level: float) -> None:
 
 def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
     """The size of a batch, and an even number of batches that make at least so many samples."""
-    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    size = parameter_count(theta)
     small = isinstance(pool, JaxPool) and jax.default_backend() == "cpu"
     batches = BATCHES if small else LARGE_BATCHES
     batch = max(1, min(samples // batches, block_size(size)))
@@ -201,7 +201,7 @@ def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ..
             nonfinite + left_out,
         )
 
-    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    size = parameter_count(theta)
     dtype = jnp.result_type(float)
     integer = jnp.zeros((), jnp.int32)
     loop = (state, jnp.zeros(size, dtype), jnp.zeros((), dtype), jnp.zeros(2, jnp.int32), integer)

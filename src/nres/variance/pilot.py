@@ -9,7 +9,6 @@ compiled in: a sweep over them is one program.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.estimators.values import worker_keys
 from nres.noise import draw
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, advance
-from nres.system import Theta
+from nres.system import Theta, parameter_count
 from nres.variance.measured import split
 from nres.variance.statistics import Moments
 
@@ -96,7 +96,7 @@ def pilot(
     if len(losses) < 4:  # too few to tell anything from
         moments, losses = Moments(), [math.nan]
         for _ in range(4):
-            size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+            size = parameter_count(theta)
             moments.add(np.full(size, math.nan), np.full(len(windows) + 1, math.nan))
     return Pilot(
         period,
@@ -115,12 +115,6 @@ def _second(episodes: Episodes, parts: int, horizon: int) -> float:
     starts = np.arange(0, episodes.difference.shape[1], parts)
     total = np.add.reduceat(episodes.difference, starts, axis=1)
     return float(np.mean((total * len(starts) / horizon) ** 2 * episodes.score[:, starts]))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, "workers"]:
-    """A key for each of so many workers."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
 
 
 def unroll(
@@ -161,7 +155,7 @@ def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -
     blank = Episodes(
         jnp.zeros((count, windows), dtype),
         jnp.zeros((count, windows), dtype),
-        jnp.zeros((count, sum(x.size for x in jax.tree.leaves(theta))), dtype),
+        jnp.zeros((count, parameter_count(theta)), dtype),
         jnp.zeros(count, dtype),
         jnp.zeros(count, jnp.int32),
     )

@@ -15,10 +15,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from nres.estimators.backprop import Narrowing
 from nres.estimators.base import NonFiniteError, as_key, check_period, check_settings
 from nres.estimators.blocks import block_size
+from nres.estimators.values import worker_keys
 from nres.noise import draw
 from nres.pools.jax import JaxPool, as_pool
-from nres.system import Theta, as_theta, at_least_single
-from nres.variance.pilot import unroll, worker_keys
+from nres.system import Theta, as_theta, at_least_single, parameter_count
+from nres.variance.pilot import unroll
 
 # How many windows' losses are pulled back at a time, at most.
 ROWS = 128
@@ -318,7 +319,7 @@ def _smooth(
     samples: int,
 ) -> _Episode:
     """All samples see the same episode, so what they tell apart is noise alone."""
-    size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    size = parameter_count(theta)
     windows = math.ceil(pool.horizon / window)
     scale = windows / pool.horizon
     scale_of_noise = jnp.asarray(sigma, float)  # an array, so that it is not compiled in
@@ -383,7 +384,7 @@ def _correlate(
         mean = mean + d.sum(axis=1)[:, None] * score
         return (inner, score, mean), (of_pairs(inner, d), of_pairs(product(score, score.T), d))
 
-    zeros = jnp.zeros((count, sum(leaf.size for leaf in jax.tree.leaves(theta))), dtype)
+    zeros = jnp.zeros((count, parameter_count(theta)), dtype)
     start = (jnp.zeros((count, count), dtype), zeros, zeros)
     (_, _, mean), (squares, whole) = jax.lax.scan(
         one_stretch, start, jnp.arange(number, dtype=jnp.int32)
