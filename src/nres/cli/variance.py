@@ -35,7 +35,7 @@ RunOption = Annotated[
     Path | None, typer.Option(help="A run of the system, whose parameters to take.")
 ]
 Samples = Annotated[
-    int | None, typer.Option(help=f"Episodes; {SAMPLES}, or {HOST_SAMPLES} on a simulator.", min=8)
+    int | None, typer.Option(help="Episodes a sweep; by default fewer on a simulator.", min=8)
 ]
 
 
