@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from nres import hosts
+
 FORMAT = "nres-1"
 
 
@@ -41,6 +43,9 @@ class Checkpoints:
     - `keep_every`: besides them, those of all multiples of so many updates.
     - `write`: whether to write, which must only be one process at a time. It removes what a
         killed process left half-written; a reader touches nothing.
+
+    If several processes compute a run together, each of them makes every call. The first reads and
+    writes the folder, which the others need not have.
     """
 
     def __init__(
@@ -56,14 +61,22 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.ERROR)  # every save would be reported there
         self.folder = Path(folder).resolve()
         self._ocp = ocp
+        self._manager = None
+        if not hosts.first():
+            return
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            keep_period=keep_every,
+            create=False,
+            cleanup_tmp_directories=write,
+            read_only=not write,
+        )
+        if hosts.several():  # orbax would wait for the others
+            options.multiprocessing_options.active_processes = {0}
+            options.multiprocessing_options.barrier_sync_key_prefix = "nres"
         try:
-            options = ocp.CheckpointManagerOptions(
-                max_to_keep=keep,
-                keep_period=keep_every,
-                create=write,
-                cleanup_tmp_directories=write,
-                read_only=not write,
-            )
+            if write:
+                self.folder.mkdir(parents=True, exist_ok=True)
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be used: {error}") from error
@@ -73,18 +86,24 @@ class Checkpoints:
 
     def __exit__(self, kind: type | None, *exception: object) -> None:
         try:
-            self._manager.close()
+            if self._manager is not None:
+                self._manager.close()
         except Exception:
             if kind is None:  # else what happened first is what matters
                 raise
 
     def updates(self) -> list[int]:
         """The updates of which there is a complete checkpoint."""
-        return sorted(self._manager.all_steps(read=True)) if self.folder.exists() else []
+        found = []
+        if self._manager is not None and self.folder.exists():
+            found = sorted(self._manager.all_steps(read=True))
+        return hosts.from_first(found)
 
     def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
         """Copy the arrays and some JSON facts, and write them in the background."""
         leaves = [_to_host(leaf) for leaf in jax.tree.leaves(tree)]
+        if self._manager is None:
+            return
         # A copy, too: the caller may go on changing what is written only later.
         facts = json.loads(json.dumps(facts))
         facts = {"format": FORMAT, "leaves": _describe(tree, leaves), "facts": facts}
@@ -101,6 +120,8 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until what was saved is on the disk."""
+        if self._manager is None:
+            return
         try:
             self._manager.wait_until_finished()
         except Exception as error:
@@ -120,20 +141,12 @@ class Checkpoints:
         """
         description = self._description(update)
         self._check_structure(update, description["leaves"], like)
-        args = self._ocp.args
         # The checkpoint itself says what is to be read: it is checked below.
         empty = [
             np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
             for leaf in description["leaves"]
         ]
-        shapes = {str(i): leaf for i, leaf in enumerate(empty) if leaf.size}
-        try:
-            restored = self._manager.restore(
-                update, args=args.Composite(arrays=args.StandardRestore(shapes))
-            )
-        except Exception as error:
-            raise self._damaged(update, _reason(error)) from error
-        leaves = [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
+        leaves = hosts.arrays_from_first(self._read(update, empty))
         for leaf, expected in zip(leaves, description["leaves"], strict=True):
             if _checksum(leaf) != expected["crc32"]:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
@@ -142,13 +155,30 @@ class Checkpoints:
         values = [_from_host(*each) for each in zip(leaves, templates, saved, strict=True)]
         return jax.tree.unflatten(structure, values), description["facts"]
 
-    def _description(self, update: int) -> dict[str, Any]:
+    def _read(self, update: int, empty: list[np.ndarray]) -> list[np.ndarray]:
+        """Arrays from the disk, by processes that read it; the others get back what they give."""
+        if self._manager is None:
+            return empty
         args = self._ocp.args
+        shapes = {str(i): leaf for i, leaf in enumerate(empty) if leaf.size}
         try:
-            composite = args.Composite(facts=args.JsonRestore())
-            description = self._manager.restore(update, args=composite)["facts"]
+            restored = self._manager.restore(
+                update, args=args.Composite(arrays=args.StandardRestore(shapes))
+            )
         except Exception as error:
             raise self._damaged(update, _reason(error)) from error
+        return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
+
+    def _description(self, update: int) -> dict[str, Any]:
+        description = None
+        if self._manager is not None:
+            args = self._ocp.args
+            try:
+                composite = args.Composite(facts=args.JsonRestore())
+                description = self._manager.restore(update, args=composite)["facts"]
+            except Exception as error:
+                raise self._damaged(update, _reason(error)) from error
+        description = hosts.from_first(description)
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise CheckpointError(
                 f"{self.folder / str(update)} was not written by nres, or by a version of it with "
@@ -174,7 +204,8 @@ class Checkpoints:
             )
 
     def _damaged(self, update: int, reason: str) -> CheckpointError:
-        others = [str(other) for other in self.updates() if other < update]
+        found = [] if self._manager is None else sorted(self._manager.all_steps(read=True))
+        others = [str(other) for other in found if other < update]
         advice = (
             f"Delete that folder to go on from update {others[-1]}."
             if others
@@ -189,7 +220,8 @@ def _is_key(leaf: Any) -> bool:
 
 def _to_host(leaf: Any) -> np.ndarray:
     """A copy: the memory of the original may be reused by the next update."""
-    return np.array(jax.random.key_data(leaf) if eqx.is_array(leaf) and _is_key(leaf) else leaf)
+    data = jax.random.key_data(leaf) if eqx.is_array(leaf) and _is_key(leaf) else leaf
+    return np.array(hosts.gathered(data))
 
 
 def _from_host(value: np.ndarray, like: Any, saved: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
+from nres import hosts
 from nres.estimators.base import Estimator, as_key, compute_estimate
 from nres.estimators.values import Estimate, EstimatorState, Info, Steps, squared_norm
 from nres.history import History, Log
@@ -141,11 +142,16 @@ def train(
 
     size = 1
     with _interruptible() as interrupted:
+        stop = False
         if eval_fn is not None and state.update == 0:
-            first = log.evaluate(eval_fn, _copy(carry[0]), 0, 0.0)
+            first = log.evaluate(eval_fn, hosts.own(_copy(carry[0])), 0, 0.0)
             if callback is not None:
                 callback(Progress(carry[0], state, last, log.nothing(), first))
-        while state.update < last and not interrupted():
+        while state.update < last:
+            # Every process has its own clock, and a signal reaches one of them.
+            size, stop = hosts.agree(size, stop or interrupted())
+            if stop:
+                break
             began = time.perf_counter()
             if compiled:
                 bundle, most = chunks.next(state.update)
@@ -164,9 +170,9 @@ def train(
             state = TrainState(carry[2], carry[1], *log.position())
             evals = None
             if eval_fn is not None and state.update == chunks.stop(state.update - 1):
-                evals = log.evaluate(eval_fn, _copy(theta), state.update, state.seconds)
-            if callback is not None and callback(Progress(theta, state, last, columns, evals)):
-                break
+                evals = log.evaluate(eval_fn, hosts.own(_copy(theta)), state.update, state.seconds)
+            if callback is not None:
+                stop = bool(callback(Progress(theta, state, last, columns, evals)))
         signalled = interrupted()
     stopped = signalled or state.update < last
     return TrainResult(carry[0], state, log.history(), interrupted=stopped, signalled=signalled)

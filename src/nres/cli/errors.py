@@ -1,7 +1,11 @@
 """Errors that a user can mend are told in a sentence, without a traceback."""
 
 import functools
+import os
+import sys
+import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -10,6 +14,7 @@ from rich.text import Text
 from nres.checkpoint import CheckpointError
 from nres.data import DataError
 from nres.estimators import NonFiniteError
+from nres.hosts import HostError, several
 from nres.pools import PoolError
 from nres.runs import RunError, SettingsError
 from nres.runs.metrics import MetricsError
@@ -20,6 +25,7 @@ TOLD = (
     CheckpointError,
     MetricsError,
     PoolError,
+    HostError,
     NonFiniteError,
     DataError,
     OptimizerFileError,
@@ -36,15 +42,29 @@ def explained(command: Callable) -> Callable:
         try:
             return command(*arguments, **options)
         except SettingsError as error:
-            _tell(error)
-            raise typer.Exit(2) from error
+            tell(error)
+            _end(2, error)
         except TOLD as error:
-            _tell(error)
-            raise typer.Exit(1) from error
+            tell(error)
+            _end(1, error)
+        except Exception as error:
+            if not several() or isinstance(error, typer.Exit):
+                raise
+            traceback.print_exc()
+            _end(1, error)
 
     return wrapped
 
 
-def _tell(error: Exception) -> None:
+def _end(code: int, error: Exception) -> NoReturn:
+    if several():
+        # The usual way would be to wait for the others, who wait for this one.
+        sys.stdout.flush()
+        os._exit(code)
+    raise typer.Exit(code) from error
+
+
+def tell(error: Exception | str) -> None:
+    """What went wrong, in a sentence."""
     message = Text.assemble(("Error: ", "bold red"), str(error))
     Console(stderr=True, soft_wrap=True).print(message)

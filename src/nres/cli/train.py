@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,10 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from nres import hosts
 from nres.cli.display import Display
 from nres.cli.errors import explained
+from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
 from nres.figures import run_figure
 from nres.runs import Outcome, Run, SettingsError, build, execute, new_path, resolve
 
@@ -60,6 +63,10 @@ def train(
         int | None, typer.Option(help="Updates a checkpoint that is kept for good.")
     ] = None,
     devices: Devices = None,
+    coordinator: Coordinator = None,
+    num_processes: NumProcesses = None,
+    process_id: ProcessId = None,
+    connect_timeout: ConnectTimeout = 60,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
     options: Options = None,
@@ -70,6 +77,7 @@ def train(
 
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
     """
+    connect(coordinator, num_processes, process_id, connect_timeout)
     settings = resolve(
         system,
         method.lower(),
@@ -102,6 +110,10 @@ def resume(
         int | None, typer.Option(help="Go on to this many updates instead of those planned.")
     ] = None,
     devices: Devices = None,
+    coordinator: Coordinator = None,
+    num_processes: NumProcesses = None,
+    process_id: ProcessId = None,
+    connect_timeout: ConnectTimeout = 60,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
@@ -109,17 +121,21 @@ def resume(
 
     Example: nres resume runs/first
     """
+    connect(coordinator, num_processes, process_id, connect_timeout)
     opened = Run.open(run)
-    if devices is not None:
-        build(dataclasses.replace(opened.settings, devices=_count(devices)))  # or it is refused
-        opened = opened.changed(devices=_count(devices))
+    count = _count(devices)
+    if count is not None:
+        build(dataclasses.replace(opened.settings, devices=count))  # or it is refused
+        opened = opened.changed(devices=count)
     carry_out(opened, updates=updates, tensorboard=tensorboard, quiet=quiet)
 
 
 def _count(devices: str | None) -> int | None:
-    """A number of devices, or all there are."""
-    if devices is None or devices == "all":
-        return None if devices is None else jax.device_count()
+    """A number of devices, or all there are; several hosts always share all of theirs."""
+    if devices == "all" or (devices is None and hosts.several()):
+        return jax.device_count()
+    if devices is None:
+        return None
     if not devices.isdecimal():
         raise SettingsError(f"--devices takes a number, or all; got {devices!r}.")
     return int(devices)
@@ -128,6 +144,7 @@ def _count(devices: str | None) -> int | None:
 def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet: bool) -> None:
     """Execute a run with a display, draw its figure, and say how it ended."""
     console = Console()
+    quiet = quiet or not hosts.first()
     settings = run.settings
     title = f"{settings.method} on {settings.system}"
     try:
@@ -142,11 +159,13 @@ def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet:
         )
         raise typer.Exit(130) from None
     run = outcome.run
-    run_figure([run], run.path / "figure.png")
+    if hosts.first():
+        run_figure([run], run.path / "figure.png")
     if not quiet:
         tell(console, outcome)
-    if outcome.signal is not None and outcome.unfinished:
-        raise typer.Exit(128 + outcome.signal)
+    if outcome.unfinished:
+        # If it was none of this process, another one of the run got it.
+        raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
 
 
 def tell(console: Console, outcome: Outcome) -> None:

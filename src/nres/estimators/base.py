@@ -9,10 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.estimators.blocks import Carry, over_blocks
-from nres.estimators.mesh import begin_on, run_on
+from nres.estimators.mesh import begin_on, on_all, run_on
 from nres.estimators.values import (
     Contributions,
     Estimate,
@@ -72,9 +73,9 @@ class Estimator(eqx.Module):
     ) -> tuple[Carry | None, Contributions]:
         if not isinstance(self.pool, JaxPool):
             return self._run(theta, update, workers, carry, length)
-        if self.pool.mesh is None:
+        if (mesh := self.pool.mesh) is None:
             return _in_blocks((self, theta, update), workers, carry, length)
-        return run_on(self.pool.mesh, _in_blocks, (self, theta, update), workers, carry, length)
+        return run_on(mesh, _in_blocks, (self, theta, update), workers, carry, length)
 
     @property
     def windows(self) -> int:
@@ -125,10 +126,9 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     count = estimator.workers
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(worker_keys(key, count), zeros, zeros)
-    pool = estimator.pool
-    if isinstance(pool, JaxPool) and pool.mesh is not None:
+    if (mesh := _mesh(estimator.pool)) is not None:
         begin = lambda given, workers: given[0]._begin(given[1], workers)  # noqa: E731
-        carry = begin_on(pool.mesh, begin, (estimator, theta), workers)
+        carry = begin_on(mesh, begin, (estimator, theta), workers)
     else:
         carry = estimator._begin(theta, workers)
     return EstimatorState(workers, carry, zero, zeros, zero, _signature(estimator, theta))
@@ -181,6 +181,7 @@ def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorS
         for i in range(int(rounds)):
             loop = one_round(i, loop)
     workers, carry, total, sequential = loop
+    total = on_all(_mesh(estimator.pool), total)
     return EstimatorState(workers, carry, state.update, total, sequential, state.signature)
 
 
@@ -276,7 +277,8 @@ def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> Non
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
         )
-    devices = pool.mesh.size if isinstance(pool, JaxPool) and pool.mesh is not None else 1
+    mesh = _mesh(pool)
+    devices = 1 if mesh is None else mesh.size
     if workers % devices:
         below = workers // devices * devices
         near = f"{below} or {below + devices}" if below else f"{devices}"
@@ -317,6 +319,10 @@ def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
         update = int(estimate.state.update)
         raise NonFiniteError(nonfinite_message(count, worker, start, update))
     return estimate
+
+
+def _mesh(pool: Pool) -> Mesh | None:
+    return pool.mesh if isinstance(pool, JaxPool) else None
 
 
 def _length(workers: Workers, window: int, horizon: int) -> Int[Array, "workers"]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree
 
@@ -64,3 +64,8 @@ def run_on(
     parts = None if carry is None else (carry.noise, carry.pool)
     parts, *contributions = mapped(arrays, workers, parts, length)
     return None if parts is None else Carry(*parts), Contributions(*contributions)
+
+
+def on_all(mesh: Mesh | None, array: Array) -> Array:
+    """An array that every device has, so that any process can read it."""
+    return array if mesh is None else jax.lax.with_sharding_constraint(array, NamedSharding(mesh, P()))

@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+
+from nres import hosts
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.values import Steps
 from nres.runs.folder import Run, RunError, checkpoint_template
@@ -88,42 +91,59 @@ def execute(
         done = 0 if state is None else state.update
         if last != settings.updates:
             run = run.changed(updates=last)
-        # Before the first update there may be an evaluation already, which will be made again.
-        cut_metrics(run.metrics_file, done or -1)
-        board = run.path / "tensorboard" if tensorboard else None
-        keeper = _Keeper(
-            run, checkpoints, MetricsWriter(run.metrics_file, settings.log_every, pending, board)
-        )
-        with keeper, _terminable() as terminated:
+        metrics, measure = None, lambda theta: {}
+        if hosts.first():
+            # Before the first update there may be an evaluation already, which is made again.
+            cut_metrics(run.metrics_file, done or -1)
+            board = run.path / "tensorboard" if tensorboard else None
+            metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board)
+            measure = problem.measure
+        with _Keeper(run, checkpoints, metrics) as keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
             def report(progress: Progress) -> bool:
                 if clock.evaluation_is_due(progress.state.seconds):
-                    measured = problem.measure(progress.theta)
+                    measured = measure(hosts.own(progress.theta))
                     evals = {name: float(value) for name, value in measured.items()}
                     progress = dataclasses.replace(progress, evals=evals)
                 keeper.add(progress)
                 asked = callback is not None and bool(callback(progress))
                 return asked or clock.is_over(progress.state.seconds) or terminated()
 
-            result = train(
-                problem.estimator,
-                problem.optimizer,
-                theta,
-                updates=last - done,
-                key=problem.key,
-                eval_fn=problem.measure if settings.budget_seconds is None else None,
-                eval_every=settings.eval_every,
-                callback=report,
-                state=state,
-            )
-            keeper.save(result.theta, result.state)
+            with _together(run):
+                result = train(
+                    problem.estimator,
+                    problem.optimizer,
+                    theta,
+                    updates=last - done,
+                    key=problem.key,
+                    eval_fn=measure if settings.budget_seconds is None else None,
+                    eval_every=settings.eval_every,
+                    callback=report,
+                    state=state,
+                )
+                keeper.save(result.theta, result.state)
             keeper.wait()
     close = getattr(problem.estimator.pool, "close", None)
     if close is not None:
         close()
     which = signal.SIGTERM if terminated() else signal.SIGINT
     return Outcome(run, result, int(which) if terminated() or result.signalled else None)
+
+
+@contextlib.contextmanager
+def _together(run: Run) -> Iterator[None]:
+    """Say what it means if another process of the run does not answer any more."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, hosts.HostError) as error:
+        if not hosts.several():
+            raise
+        known = error if isinstance(error, hosts.HostError) else hosts.lost(error)
+        raise hosts.HostError(
+            f"{known}. Start all of them again, with `nres resume {run.path}`: they go on from the "
+            "newest checkpoint."
+        ) from error
 
 
 class _Clock:
@@ -144,9 +164,9 @@ class _Clock:
 
 
 class _Keeper:
-    """Writes metrics and checkpoints."""
+    """Writes metrics and checkpoints, the first process at least: others help it to checkpoint."""
 
-    def __init__(self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter):
+    def __init__(self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter | None):
         self.run, self.checkpoints, self.metrics = run, checkpoints, metrics
         self.saved_update, self.saved_time = -1, time.monotonic()
 
@@ -155,34 +175,38 @@ class _Keeper:
 
     def __exit__(self, kind: type | None, *exception: object) -> None:
         try:
-            self.metrics.close()
+            if self.metrics is not None:
+                self.metrics.close()
         except OSError:
             if kind is None:  # else what happened first is what matters
                 raise
 
     def add(self, progress: Progress) -> None:
-        with self._explaining():
-            self.metrics.add(progress)
+        if self.metrics is not None:
+            with self._explaining():
+                self.metrics.add(progress)
         settings, update = self.run.settings, progress.state.update
         every = settings.checkpoint_every
         due = time.monotonic() - self.saved_time >= settings.checkpoint_seconds
         if every is not None:
             due = due or update // every > self.saved_update // every
         kept = settings.keep_every is not None and update % settings.keep_every == 0
-        if due or kept or self.saved_update < 0:
+        due = due or kept or self.saved_update < 0
+        if hosts.agree(int(due), False)[0]:  # as the clock of the first says
             self.save(progress.theta, progress.state)
 
     def save(self, theta: Any, state: TrainState) -> None:
         if state.update == self.saved_update:
             return
-        with self._explaining():
-            self.metrics.sync()
+        if self.metrics is not None:
+            with self._explaining():
+                self.metrics.sync()
         tree = {"theta": theta, "optimizer": state.optimizer, "estimator": state.estimator}
         facts = {
             "update": state.update,
             "steps": list(state.steps),
             "seconds": state.seconds,
-            "pending": self.metrics.pending,
+            "pending": None if self.metrics is None else self.metrics.pending,
         }
         with self._explaining():
             self.checkpoints.save(state.update, tree, facts)

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from nres import hosts
 from nres.checkpoint import Checkpoints
 from nres.estimators.base import blank_state
 from nres.files import write_json
@@ -48,8 +49,15 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
-        """A new folder with `config.json`. Nothing that exists is touched."""
+        """A new folder with `config.json`. Nothing that exists is touched.
+
+        Of several processes that compute the run together the first has the folder.
+        """
         path = Path(path)
+        trace = fingerprint(settings, problem)
+        _check_together(settings, trace)
+        if not hosts.first():
+            return cls(path, hosts.from_first(None))
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             if (path / "config.json").exists():
                 raise RunError(
@@ -59,7 +67,7 @@ class Run:
             raise RunError(f"{path} exists and is not an empty folder: choose another one.")
         config = {
             "settings": settings.to_json(),
-            "fingerprint": fingerprint(settings, problem),
+            "fingerprint": trace,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "command": sys.argv,
             "versions": versions(),
@@ -71,12 +79,14 @@ class Run:
             write_json(path / "config.json", config)
         except OSError as error:
             raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
-        return cls(path, config)
+        return cls(path, hosts.from_first(config))
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
         """The run in a folder."""
         path = Path(path)
+        if not hosts.first():
+            return cls(path, hosts.from_first(None))
         file = path / "config.json"
         if not file.is_file():
             raise RunError(f"{path} holds no run: there is no {file}.")
@@ -87,7 +97,7 @@ class Run:
             raise RunError(f"{file} is not the config of a run: {error!r}.") from error
         except SettingsError as error:
             raise RunError(f"{file}: {error}") from error
-        return cls(path, config)
+        return cls(path, hosts.from_first(config))
 
     @property
     def settings(self) -> Settings:
@@ -148,18 +158,38 @@ class Run:
     def changed(self, **settings: Any) -> "Run":
         """The same run with other settings: how many updates to make, on how many devices."""
         config = self.config | {"settings": self.config["settings"] | settings}
-        write_json(self.path / "config.json", config)
+        if hosts.first():
+            write_json(self.path / "config.json", config)
         return Run(self.path, config)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """While this is held, no other process may work on the run."""
+        """While this is held, nobody else may work on the run."""
+        if not hosts.first():
+            yield
+            return
         with (self.path / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
             yield
+
+
+def _check_together(settings: Settings, trace: dict[str, str]) -> None:
+    """Refuse a run whose processes were not all started to do the same."""
+    ours = settings.to_json() | {"system's code or JAX's version": trace}
+    theirs = hosts.from_first(ours)
+    different = [name for name in ours if ours[name] != theirs[name]]
+    _, somewhere = hosts.agree(0, bool(different))
+    if different:
+        name = different[0]
+        raise RunError(
+            f"process {jax.process_index()} was started with {name}={ours[name]!r} and process 0 "
+            f"with {theirs[name]!r}: all processes of a run need the same."
+        )
+    if somewhere:
+        raise RunError("another process was started with other settings: see what it says.")
 
 
 def checkpoint_template(problem: Problem) -> dict[str, Any]:

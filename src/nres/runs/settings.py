@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import optax
 
-from nres import estimators
+from nres import estimators, hosts
 from nres.estimators import Estimator
 from nres.evaluate import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
@@ -290,6 +290,10 @@ def _on_devices(system: System | Pool, settings: Settings) -> JaxPool:
         raise SettingsError(
             f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
             f"take from 1 to {len(there)}, or all."
+        )
+    if hosts.several() and count != len(there):
+        raise SettingsError(
+            f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
         )
     return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
 

@@ -1,0 +1,145 @@
+"""How the processes of a run on several hosts find each other."""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from nres import hosts
+from nres.cli.errors import tell
+from nres.runs import SettingsError
+
+Coordinator = Annotated[
+    str | None,
+    typer.Option(
+        help="Of several hosts: where process 0 listens, or auto on a cluster that JAX knows.",
+        metavar="HOST:PORT",
+    ),
+]
+NumProcesses = Annotated[int | None, typer.Option(help="How many processes there are in all.")]
+ProcessId = Annotated[int | None, typer.Option(help="Which of them this is, from 0.")]
+ConnectTimeout = Annotated[
+    int, typer.Option(help="Seconds to wait for the others, or for a Ray cluster.")
+]
+
+# A process of which nothing is heard for so many seconds is taken for dead.
+HEARTBEAT_SECONDS = 60
+
+
+def connect(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: int
+) -> None:
+    """Make this process one of several, if it is said to be; before JAX computes anything."""
+    if coordinator is None:
+        if num_processes is not None or process_id is not None:
+            raise SettingsError("--num-processes and --process-id need a --coordinator HOST:PORT.")
+        return
+    if coordinator == "auto":
+        if num_processes is not None or process_id is not None:
+            raise SettingsError("--coordinator auto finds --num-processes and --process-id itself.")
+        arguments: dict[str, Any] = {}
+        what = "not all processes of the cluster"
+    else:
+        arguments = _checked(coordinator, num_processes, process_id)
+        what = f"not all of the {num_processes} processes"
+        if process_id:
+            _wait_for(coordinator, timeout)
+    late = (
+        f"{what} came together within {timeout} s. Start all of them, with the same --coordinator "
+        "and --num-processes and a --process-id of its own each; --connect-timeout waits longer."
+    )
+    with _deadline(timeout, late):
+        try:
+            jax.distributed.initialize(
+                **arguments,
+                initialization_timeout=2 * timeout,  # it would end the process without a word
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            )
+            if num_processes not in (None, jax.process_count()):
+                raise hosts.HostError(
+                    f"process {process_id} was started with --num-processes {num_processes}, and "
+                    f"process 0 with {jax.process_count()}: all must say the same."
+                )
+            with _without_greeting():
+                hosts.agree(0, False)  # now they are connected
+        except hosts.HostError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            if not arguments:
+                reason += " JAX knows SLURM, Open MPI, Kubernetes and TPUs; else give HOST:PORT."
+            raise hosts.HostError(f"this process cannot join the others: {reason}") from error
+
+
+def _checked(
+    coordinator: str, num_processes: int | None, process_id: int | None
+) -> dict[str, Any]:
+    host, colon, port = coordinator.rpartition(":")
+    if not (colon and host and port.isdecimal()):
+        raise SettingsError(
+            f"--coordinator takes HOST:PORT, such as 10.0.0.1:9876, or auto; got {coordinator!r}."
+        )
+    if num_processes is None or process_id is None:
+        raise SettingsError("--coordinator needs --num-processes and --process-id, too.")
+    if not 0 <= process_id < num_processes:
+        raise SettingsError(
+            f"--process-id goes from 0 to --num-processes - 1, {num_processes - 1}; got "
+            f"{process_id}."
+        )
+    return {
+        "coordinator_address": coordinator,
+        "num_processes": num_processes,
+        "process_id": process_id,
+    }
+
+
+def _wait_for(address: str, timeout: int) -> None:
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end or isinstance(error, socket.gaierror):
+                raise hosts.HostError(
+                    f"nobody answers at {address} ({error}). Is process 0 running there?"
+                ) from error
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _deadline(seconds: int, message: str) -> Iterator[None]:
+    """End this process unless what follows is done in time; it cannot be interrupted otherwise."""
+
+    def end() -> None:
+        tell(message)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """What connects CPUs says so on standard output, from C++."""
+    before = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(nothing)
