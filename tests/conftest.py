@@ -25,7 +25,13 @@ with install_import_hook("nres", "beartype.beartype"):
 
 
 # Long ones first, so that no process is left with one at the end.
-LONG = ("test_cli.py", "test_benchmarks.py", "test_learned_optimizer.py", "test_commands.py")
+LONG = (
+    "test_cli.py",
+    "test_ray.py",
+    "test_benchmarks.py",
+    "test_learned_optimizer.py",
+    "test_commands.py",
+)
 
 
 def pytest_collection_modifyitems(items):

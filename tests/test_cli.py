@@ -368,6 +368,11 @@ def test_reproducing_variance(name, tmp_path):
     assert "holds other results" in refused.stderr
 
 
+def hosts(coordinator, count, process):
+    who = ["--coordinator", coordinator, "--num-processes", count, "--process-id", process]
+    return [*who, "--connect-timeout", 1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -384,6 +389,19 @@ def test_reproducing_variance(name, tmp_path):
         (["train", "lorenz", "--devices", "some"], "--devices takes a number, or all"),
         (["train", "lorenz", "--devices", "7"], "200 is no multiple of that: take 196 or 203"),
         (["train", "swimmer", "--devices", "2"], "swimmer is not computed by JAX"),
+        (["train", "lorenz", "--process-id", 1], "need a --coordinator HOST:PORT"),
+        (["train", "lorenz", "--coordinator", "here"], "--coordinator takes HOST:PORT"),
+        (["train", "lorenz", "--coordinator", "h:1"], "needs --num-processes and --process-id"),
+        (["train", "lorenz", *hosts("127.0.0.1:9", 2, 2)], "--process-id goes from 0 to"),
+        (["train", "lorenz", *hosts("127.0.0.1:9", 2, 1)], "nobody answers at 127.0.0.1:9"),
+        (["train", "lorenz", *hosts("auto", 2, 1)], "--coordinator auto finds"),
+        (["train", "lorenz", "--coordinator", "auto"], "JAX knows SLURM"),
+        (["train", "swimmer", "--actors", 2], "need --ray local, auto or HOST:PORT"),
+        (["train", "swimmer", "--ray", "local", "--actors", 0], "actors must be at least 1"),
+        (["train", "lorenz", "--ray", "local", "--devices", 2], "or among the actors of --ray"),
+        (["train", "lorenz", "--ray", "local", "--method", "bptt"], "evolution strategies"),
+        (["train", "swimmer", "--ray", "here"], "HOST:PORT, auto or local; got 'here'"),
+        (["train", "swimmer", "--ray", "127.0.0.1:9"], "no Ray cluster answers at 127.0.0.1:9"),
         (["variance", "lorenz", "--periods", "1,x"], "--periods takes whole numbers"),
         (["variance", "lorenz", "--periods", "0"], "--periods must be at least 1"),
         (["variance", "lorenz", "--periods", "150"], "multiple of the window"),

@@ -19,6 +19,8 @@ COLUMNS = (
     "loss",
     "grad_norm",
     "nonfinite",
+    "restarted",
+    "late",
 )
 
 
@@ -41,6 +43,10 @@ class History:
     grad_norm: np.ndarray
     nonfinite: np.ndarray
     """Workers left out because their contribution was not finite."""
+    restarted: np.ndarray
+    """Workers that began anew because the machine that had them was lost (see `RayPool`)."""
+    late: np.ndarray
+    """Workers that were not waited for (see `RayPool`)."""
     eval_update: np.ndarray
     """The updates after which `eval_fn` was called; 0 is before the first."""
     eval_seconds: np.ndarray
@@ -76,7 +82,7 @@ class Log:
     def add(
         self, floats: np.ndarray, integers: np.ndarray, elapsed: float
     ) -> dict[str, np.ndarray]:
-        nonfinite, worker, start, *unused = integers.T
+        nonfinite, worker, start, restarted, late, *unused = integers.T
         self._report_nonfinite(nonfinite, worker, start)
         number = np.arange(1, len(floats) + 1)
         total, sequential = (
@@ -91,6 +97,8 @@ class Log:
             "loss": floats[:, 0],
             "grad_norm": floats[:, 1],
             "nonfinite": nonfinite,
+            "restarted": restarted,
+            "late": late,
         }
         self.parts.append(part)
         self.update += len(number)

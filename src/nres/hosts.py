@@ -58,9 +58,7 @@ def arrays_from_first(arrays: list[np.ndarray]) -> list[np.ndarray]:
     # As bytes: else numbers of double precision would become single on their way.
     with _together():
         told = multihost_utils.broadcast_one_to_all([_bytes(x) for x in arrays])
-    return [
-        np.asarray(b).view(x.dtype).reshape(x.shape) for b, x in zip(told, arrays, strict=True)
-    ]
+    return [np.asarray(b).view(x.dtype).reshape(x.shape) for b, x in zip(told, arrays, strict=True)]
 
 
 def gathered(array: Any) -> np.ndarray:

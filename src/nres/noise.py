@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from nres.system import Theta, at_least_single
@@ -136,13 +137,67 @@ def times_worker(factor: Float[Array, "workers"], rows: PyTree) -> PyTree:
     return jax.tree.map(scale, rows)
 
 
+def noise_number(
+    episode: Int[Array, "workers"], start: Int[Array, "workers"], horizon: int, period: int
+) -> Int[Array, "workers"]:
+    """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
+    return episode * -(-horizon // period) + start // period
+
+
+def noise_scale(
+    noise: Noise | None, start: Int[Array, "workers"], sigma: Float[Array, "..."], period: int
+) -> Float[Array, "workers"]:
+    """The sigma of each worker's noise at `start`: today's if it is drawn there, else its own."""
+    scale = jnp.broadcast_to(sigma, start.shape)
+    return scale if noise is None else jnp.where(start % period == 0, scale, noise.sigma)
+
+
+def spread(theta: Theta, epsilon: PyTree, members: int) -> PyTree:
+    """What each unroll runs with: `theta` plus and minus its worker's noise, then unperturbed.
+
+    **Returns:** a pytree like `theta`, with axes `(members, workers)` in front.
+    """
+
+    def apply(x, e):
+        x = jnp.broadcast_to(x, e.shape)
+        return jnp.stack([x + e, x - e] + [x] * (members - 2))
+
+    return jax.tree.map(apply, theta, epsilon)
+
+
+class Perturbed(eqx.Module):
+    """The parameters of unrolls, as what they are formed from: O(d + N) numbers, not O(N d)."""
+
+    theta: Theta
+    keys: UInt32[Array | np.ndarray, "workers words"]
+    episode: Int[Array | np.ndarray, "workers"]
+    sigma: Float[Array | np.ndarray, "workers"]
+    horizon: int = eqx.field(static=True)
+    period: int = eqx.field(static=True)
+    members: int = eqx.field(static=True)
+
+    @eqx.filter_jit
+    def at(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
+        """The parameters at this step of each worker's episode."""
+        episode, start = jnp.asarray(self.episode), jnp.asarray(start)
+        number = noise_number(episode, start, self.horizon, self.period)
+        epsilon = draw(as_keys(self.keys), number, jnp.asarray(self.sigma), self.theta)
+        return spread(self.theta, epsilon, self.members)
+
+
+def as_keys(words: UInt32[Array | np.ndarray, "workers words"]) -> Key[Array, "workers"]:
+    """Random keys from their words, of which the usual generator has two."""
+    impl = "threefry2x32" if words.shape[1] == 2 else "rbg"
+    return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
+
+
 def update_noise(
     noise: Noise | None,
     theta: Theta,
     keys: Key[Array, "workers"],
     number: Int[Array, "workers"],
     start: Int[Array, "workers"],
-    sigma: Float[Array, ""],
+    sigma: Float[Array, "..."],
     *,
     period: int,
     keep: bool,
@@ -151,14 +206,12 @@ def update_noise(
     """The noise of the windows that begin at `start`, and what is carried of it.
 
     Workers at a multiple of `period` draw a new noise, the others go on with theirs; `number` is
-    that of the noise in use, whether it is new or not.
+    that of the noise in use, whether it is new or not. `sigma` is that of new noises.
 
     **Returns:** the carried `Noise` and the noise itself.
     """
     fresh = start % period == 0
-    scale = jnp.broadcast_to(sigma, start.shape)
-    if noise is not None:
-        scale = jnp.where(fresh, scale, noise.sigma)
+    scale = noise_scale(noise, start, sigma, period)
     epsilon = draw(keys, number, scale, theta)
     if noise is not None and noise.epsilon is not None:
         epsilon = where_worker(fresh, epsilon, noise.epsilon)

@@ -244,7 +244,7 @@ def _compiled_updates(arguments, carry):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
         return jax.lax.fori_loop(0, bundle, body, loop)
 
-    rows = jnp.zeros((DISPATCH_UPDATES, 2)), jnp.zeros((DISPATCH_UPDATES, 5), jnp.int32)
+    rows = jnp.zeros((DISPATCH_UPDATES, 2)), jnp.zeros((DISPATCH_UPDATES, 7), jnp.int32)
     return jax.lax.fori_loop(0, bundles, one_bundle, (carry, *rows))
 
 
@@ -281,7 +281,8 @@ def _report(grad: Theta, loss: Array, info: Info, unused: Array) -> tuple[Array,
     norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
     floats = jnp.stack([loss.astype(float), norm.astype(float)])
-    return floats, jnp.stack([info.nonfinite, info.first_nonfinite, start, *unused])
+    counts = [info.nonfinite, info.first_nonfinite, start, info.restarted, info.late]
+    return floats, jnp.stack([*counts, *unused])
 
 
 @contextlib.contextmanager

@@ -24,9 +24,7 @@ Coordinator = Annotated[
 ]
 NumProcesses = Annotated[int | None, typer.Option(help="How many processes there are in all.")]
 ProcessId = Annotated[int | None, typer.Option(help="Which of them this is, from 0.")]
-ConnectTimeout = Annotated[
-    int, typer.Option(help="Seconds to wait for the others, or for a Ray cluster.")
-]
+ConnectTimeout = Annotated[int, typer.Option(help="Seconds to wait for the others.")]
 
 # A process of which nothing is heard for so many seconds is taken for dead.
 HEARTBEAT_SECONDS = 60
@@ -61,13 +59,16 @@ def connect(
                 initialization_timeout=2 * timeout,  # it would end the process without a word
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
-            if num_processes not in (None, jax.process_count()):
+            wrong = num_processes not in (None, jax.process_count())
+            with _without_greeting():
+                _, somewhere = hosts.agree(0, wrong)  # now they are connected
+            if wrong:
                 raise hosts.HostError(
                     f"process {process_id} was started with --num-processes {num_processes}, and "
                     f"process 0 with {jax.process_count()}: all must say the same."
                 )
-            with _without_greeting():
-                hosts.agree(0, False)  # now they are connected
+            if somewhere:
+                raise hosts.HostError("another process was started with another --num-processes.")
         except hosts.HostError:
             raise
         except (RuntimeError, ValueError) as error:
@@ -77,9 +78,7 @@ def connect(
             raise hosts.HostError(f"this process cannot join the others: {reason}") from error
 
 
-def _checked(
-    coordinator: str, num_processes: int | None, process_id: int | None
-) -> dict[str, Any]:
+def _checked(coordinator: str, num_processes: int | None, process_id: int | None) -> dict[str, Any]:
     host, colon, port = coordinator.rpartition(":")
     if not (colon and host and port.isdecimal()):
         raise SettingsError(

@@ -1,6 +1,5 @@
 """`nres train` and `nres resume`."""
 
-import dataclasses
 import json
 import signal
 from pathlib import Path
@@ -16,7 +15,8 @@ from nres.cli.display import Display
 from nres.cli.errors import explained
 from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
 from nres.figures import run_figure
-from nres.runs import Outcome, Run, SettingsError, build, execute, new_path, resolve
+from nres.runs import Outcome, Problem, Run, SettingsError, build, execute, new_path, resolve
+from nres.runs.places import moved
 
 System = Annotated[
     str,
@@ -33,6 +33,16 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets are that do not come with nres.")
 ]
 Devices = Annotated[str | None, typer.Option(help="How many devices share the workers, or all.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Actors share the workers: local, auto, HOST:PORT or none.", metavar="ADDRESS"
+    ),
+]
+Actors = Annotated[int | None, typer.Option(help="How many; one a processor, if not said.")]
+AllowStale = Annotated[
+    bool, typer.Option("--allow-stale", help="Do not wait for the slowest half of the actors.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
@@ -67,6 +77,9 @@ def train(
     num_processes: NumProcesses = None,
     process_id: ProcessId = None,
     connect_timeout: ConnectTimeout = 60,
+    ray: Ray = None,
+    actors: Actors = None,
+    allow_stale: AllowStale = False,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
     options: Options = None,
@@ -96,11 +109,14 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         keep_every=keep_every,
         devices=_count(devices),
+        ray=ray,
+        actors=actors,
+        allow_stale=allow_stale,
         options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)
     run = Run.create(out or new_path(system, settings.method), settings, problem)
-    carry_out(run, tensorboard=tensorboard, quiet=quiet)
+    carry_out(run, problem, tensorboard=tensorboard, quiet=quiet)
 
 
 @explained
@@ -114,6 +130,9 @@ def resume(
     num_processes: NumProcesses = None,
     process_id: ProcessId = None,
     connect_timeout: ConnectTimeout = 60,
+    ray: Ray = None,
+    actors: Actors = None,
+    allow_stale: AllowStale = False,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
@@ -123,11 +142,12 @@ def resume(
     """
     connect(coordinator, num_processes, process_id, connect_timeout)
     opened = Run.open(run)
-    count = _count(devices)
-    if count is not None:
-        build(dataclasses.replace(opened.settings, devices=count))  # or it is refused
-        opened = opened.changed(devices=count)
-    carry_out(opened, updates=updates, tensorboard=tensorboard, quiet=quiet)
+    settings = moved(opened.settings, _count(devices), ray, actors, allow_stale)
+    problem = None
+    if settings != opened.settings:
+        problem = build(settings)  # or it is refused
+        opened = opened.changed(**settings.to_json())
+    carry_out(opened, problem, updates=updates, tensorboard=tensorboard, quiet=quiet)
 
 
 def _count(devices: str | None) -> int | None:
@@ -141,7 +161,14 @@ def _count(devices: str | None) -> int | None:
     return int(devices)
 
 
-def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet: bool) -> None:
+def carry_out(
+    run: Run,
+    problem: Problem | None = None,
+    *,
+    updates: int | None = None,
+    tensorboard: bool,
+    quiet: bool,
+) -> None:
     """Execute a run with a display, draw its figure, and say how it ended."""
     console = Console()
     quiet = quiet or not hosts.first()
@@ -149,7 +176,9 @@ def carry_out(run: Run, *, updates: int | None = None, tensorboard: bool, quiet:
     title = f"{settings.method} on {settings.system}"
     try:
         with Display(console, title, quiet=quiet) as display:
-            outcome = execute(run, updates=updates, callback=display, tensorboard=tensorboard)
+            outcome = execute(
+                run, problem=problem, updates=updates, callback=display, tensorboard=tensorboard
+            )
     except KeyboardInterrupt:
         # While compiling, or a second time: what is lost was not in a checkpoint yet.
         console.print(

@@ -198,6 +198,8 @@ def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) 
     )
     bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
     grad, loss, spent, info = _average(contributions, state.workers.start, bound, theta)
+    if contributions.late is not None:
+        length = jnp.where(contributions.late, 0, length)  # they are still where they were
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
         carry,
@@ -242,9 +244,14 @@ def weigh(
 def _average(
     contributions: Contributions, start: Int[Array, "workers"], bound: Steps, theta: Theta
 ) -> tuple[Theta, Array, Spent, Info]:
-    finite = contributions.finite
+    finite, none = contributions.finite, jnp.zeros((), jnp.int32)
     count = finite.sum(dtype=jnp.int32)
-    first = jnp.where(finite, finite.size, jnp.arange(finite.size, dtype=jnp.int32)).min()
+    late, restarted = (
+        none if mask is None else mask.sum(dtype=jnp.int32)
+        for mask in (contributions.late, contributions.restarted)
+    )
+    fine = finite if contributions.late is None else finite | contributions.late
+    first = jnp.where(fine, fine.size, jnp.arange(fine.size, dtype=jnp.int32)).min()
     some = jnp.maximum(count, 1)
     grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
     loss = jnp.where(finite, contributions.loss, 0).sum() / some.astype(contributions.loss.dtype)
@@ -262,8 +269,10 @@ def _average(
         window_start=start,
         contribution_norm=jnp.where(finite, contributions.norm, jnp.nan),
         variance=variance,
-        nonfinite=finite.size - count,
-        first_nonfinite=jnp.where(count < finite.size, first, -1),
+        nonfinite=finite.size - count - late,
+        first_nonfinite=jnp.where(first < fine.size, first, -1),
+        restarted=restarted,
+        late=late,
     )
     return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info
 

@@ -17,16 +17,17 @@ from collections.abc import Callable
 from typing import Any, NotRequired, TypedDict, Unpack
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from nres.estimators.base import Estimator, check_period, check_settings, weigh
 from nres.estimators.blocks import Carry
+from nres.estimators.remote import begin_remote, run_remote
 from nres.estimators.values import Contributions, Workers
-from nres.noise import Noise, update_noise
+from nres.noise import Noise, noise_number, spread, update_noise
 from nres.pools.base import Pool, Window
 from nres.pools.jax import advance, as_pool
+from nres.pools.ray import RayPool
 from nres.system import System, Theta
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
@@ -89,7 +90,8 @@ class EvolutionStrategy(Estimator):
     @property
     def carries(self) -> bool:
         """Whether anything outlives a window: not if the window is the whole episode."""
-        return self.window < self.horizon
+        late = isinstance(self.pool, RayPool) and self.pool.allow_stale
+        return late or self.window < self.horizon
 
     @property
     def accumulates(self) -> bool:
@@ -99,7 +101,9 @@ class EvolutionStrategy(Estimator):
     def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
             return None
-        noise, _, thetas = self._perturb(theta, workers, None, jnp.zeros((), jnp.int32))
+        if isinstance(self.pool, RayPool):
+            return begin_remote(self, theta, workers)
+        noise, _, thetas = self._perturb(theta, workers, None, self.sigma_at(jnp.int32(0)))
         window = self._advance(None, thetas, workers, 0, jnp.zeros_like(workers.start))
         return Carry(noise, window.state)
 
@@ -108,8 +112,10 @@ class EvolutionStrategy(Estimator):
         return advance(self.pool, state, thetas, keys, start, window, length)
 
     def _run(self, theta, update, workers, carry, length):
+        if isinstance(self.pool, RayPool):
+            return run_remote(self, theta, update, workers, carry, length)
         old_noise = None if carry is None else carry.noise
-        noise, epsilon, thetas = self._perturb(theta, workers, old_noise, update)
+        noise, epsilon, thetas = self._perturb(theta, workers, old_noise, self.sigma_at(update))
         state = None if carry is None else carry.pool
         window = self._advance(state, thetas, workers, self.window, length)
         lanes = (self.members, workers.start.size)
@@ -118,25 +124,26 @@ class EvolutionStrategy(Estimator):
                 f"{type(self.pool).__name__}.advance must return losses and steps of shape "
                 f"{lanes} (members, workers), got {window.loss.shape} and {window.steps.shape}."
             )
-        contributions = reduce(
-            noise,
-            epsilon,
-            jnp.asarray(window.loss),
-            jnp.asarray(window.steps),
-            scale=self.windows / self.horizon,
-        )
+        loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
+        contributions = self._reduce(noise, epsilon, loss, steps)
         if carry is None:
             return None, contributions
         state = self.pool.fork(window.state, 2) if self.restarts else window.state
         return Carry(noise, state), contributions
 
-    def _perturb(self, theta, workers, noise, update):
-        sigma = self.sigma(update) if callable(self.sigma) else self.sigma
+    def sigma_at(self, update: Int[Array, ""]) -> Float[Array, ""]:
+        """The sigma of noises that are drawn in this update."""
+        return jnp.asarray(self.sigma(update) if callable(self.sigma) else self.sigma, float)
+
+    def _reduce(self, noise, epsilon, loss, steps):
+        return reduce(noise, epsilon, loss, steps, scale=self.windows / self.horizon)
+
+    def _perturb(self, theta, workers, noise, sigma):
         return perturb(
             theta,
             workers,
             noise,
-            jnp.asarray(sigma, float),
+            sigma,
             horizon=self.horizon,
             period=self.period,
             members=self.members,
@@ -263,7 +270,7 @@ def perturb(
     theta: Theta,
     workers: Workers,
     noise: Noise | None,
-    sigma: Float[Array, ""],
+    sigma: Float[Array, "..."],
     *,
     horizon: int,
     period: int,
@@ -271,16 +278,16 @@ def perturb(
     keep: bool,
     accumulate: bool,
 ) -> tuple[Noise, PyTree, PyTree]:
-    """What each unroll runs with: `theta` plus and minus its worker's noise, then unperturbed.
+    """Noise for the windows that begin now.
 
-    **Returns:** the noise to carry, the noise of this window, and the parameters of each unroll,
-    with axes `(members, workers)` in front.
+    **Returns:** the noise to carry, the noise of this window, and what each unroll runs with, with
+    axes `(members, workers)` in front.
     """
     noise, epsilon = update_noise(
         noise,
         theta,
         workers.key,
-        workers.noise_numbers(horizon, period),
+        noise_number(workers.episode, workers.start, horizon, period),
         workers.start,
         sigma,
         period=period,
@@ -288,11 +295,7 @@ def perturb(
         accumulate=accumulate,
     )
 
-    def spread(x, e):
-        x = jnp.broadcast_to(x, e.shape)
-        return jnp.stack([x + e, x - e] + [x] * (members - 2))
-
-    return noise, epsilon, jax.tree.map(spread, theta, epsilon)
+    return noise, epsilon, spread(theta, epsilon, members)
 
 
 @eqx.filter_jit

@@ -68,4 +68,6 @@ def run_on(
 
 def on_all(mesh: Mesh | None, array: Array) -> Array:
     """An array that every device has, so that any process can read it."""
-    return array if mesh is None else jax.lax.with_sharding_constraint(array, NamedSharding(mesh, P()))
+    return (
+        array if mesh is None else jax.lax.with_sharding_constraint(array, NamedSharding(mesh, P()))
+    )

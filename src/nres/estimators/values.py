@@ -48,10 +48,6 @@ class Workers(eqx.Module):
         """The keys of the systems' own randomness, one an episode."""
         return jax.vmap(jax.random.fold_in)(self.key, self.episode)
 
-    def noise_numbers(self, horizon: int, period: int) -> Int[Array, "workers"]:
-        """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
-        return self.episode * -(-horizon // period) + self.start // period
-
     @eqx.filter_jit
     def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
         """Where the workers are after a window."""
@@ -100,6 +96,10 @@ class Info(eqx.Module):
     """How many workers were left out because their contribution was not finite."""
     first_nonfinite: Int[Array, ""]
     """The index of the first of them, or -1."""
+    restarted: Int[Array, ""]
+    """How many workers began anew because the machine that had them was lost (see `RayPool`)."""
+    late: Int[Array, ""]
+    """How many were not waited for, and will contribute to a later estimate (see `RayPool`)."""
 
 
 class Estimate(eqx.Module):
@@ -130,6 +130,10 @@ class Contributions(eqx.Module):
     norm: Float[Array, "workers"]
     loss: Float[Array, "workers"]
     steps: Int[Array, "members workers"]
+    late: Bool[Array, "workers"] | None = None
+    """Which workers were not waited for, where that can be."""
+    restarted: Bool[Array, "workers"] | None = None
+    """Which workers had to begin anew, where that can be."""
 
     @property
     def finite(self) -> Bool[Array, "workers"]:

@@ -8,6 +8,10 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, PyTree
 
 
+class PoolError(RuntimeError):
+    """A simulator did what it must not, or where it runs cannot be used."""
+
+
 class Window(eqx.Module):
     """What a pool returns for one window. Member and worker are the leading axes."""
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.policies import Policy, as_policy
-from nres.pools.base import Window
-from nres.pools.host import PolicyPool, PoolError, flat_lanes, seed_of
+from nres.pools.base import PoolError, Window
+from nres.pools.host import PolicyPool, flat_lanes, seed_of
 from nres.system import Theta
 
 INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."

@@ -13,10 +13,6 @@ from nres.system import Theta
 EPISODES = 20
 
 
-class PoolError(RuntimeError):
-    """A simulator did what it must not."""
-
-
 def seed_of(key: np.ndarray) -> int:
     """The seed of an episode, from the key of its worker and episode."""
     return int(key[-1])

@@ -8,13 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from nres import hosts
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.values import Steps
+from nres.pools.base import Pool
+from nres.pools.ray import RayPool, StatesLostError
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.metrics import MetricsWriter, cut_metrics
+from nres.runs.settings import Problem
+from nres.system import Theta
 from nres.train import Progress, TrainResult, TrainState, train
 
 # How often a run with a budget of seconds is evaluated.
@@ -39,6 +44,7 @@ class Outcome:
 def execute(
     run: Run,
     *,
+    problem: Problem | None = None,
     updates: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
     tensorboard: bool = False,
@@ -58,11 +64,12 @@ def execute(
     **Arguments:**
 
     - `run`: a run, created or opened.
+    - `problem`: what its settings describe, if it was built already.
     - `updates`: how many updates to make in all, if not as many as were planned.
     - `callback`: called as that of `nres.train`.
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     """
-    settings, problem = run.settings, run.problem
+    settings, problem = run.settings, problem or run.spread()
     folder = run.path / "checkpoints"
     with run.locked(), Checkpoints(folder, keep_every=settings.keep_every) as checkpoints:
         theta, state, pending = problem.theta, None, None
@@ -82,7 +89,7 @@ def execute(
                     f"{run.path} cannot be continued: {settings.system} offers no snapshots of its "
                     "environments, so the episodes under way are lost. Begin a new run."
                 )
-            tree, facts = checkpoints.restore(saved[-1], checkpoint_template(problem))
+            tree, facts = checkpoints.restore(saved[-1], checkpoint_template(run.problem))
             theta, pending = tree["theta"], facts["pending"]
             steps = Steps(*facts["steps"])
             state = TrainState(
@@ -91,14 +98,16 @@ def execute(
         done = 0 if state is None else state.update
         if last != settings.updates:
             run = run.changed(updates=last)
-        metrics, measure = None, lambda theta: {}
+        metrics: MetricsWriter | None = None
+        measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if hosts.first():
             # Before the first update there may be an evaluation already, which is made again.
             cut_metrics(run.metrics_file, done or -1)
             board = run.path / "tensorboard" if tensorboard else None
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board)
             measure = problem.measure
-        with _Keeper(run, checkpoints, metrics) as keeper, _terminable() as terminated:
+        pool = problem.estimator.pool
+        with _Keeper(run, checkpoints, metrics, pool) as keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
             def report(progress: Progress) -> bool:
@@ -124,7 +133,7 @@ def execute(
                 )
                 keeper.save(result.theta, result.state)
             keeper.wait()
-    close = getattr(problem.estimator.pool, "close", None)
+    close = getattr(pool, "close", None)
     if close is not None:
         close()
     which = signal.SIGTERM if terminated() else signal.SIGINT
@@ -166,8 +175,10 @@ class _Clock:
 class _Keeper:
     """Writes metrics and checkpoints, the first process at least: others help it to checkpoint."""
 
-    def __init__(self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter | None):
-        self.run, self.checkpoints, self.metrics = run, checkpoints, metrics
+    def __init__(
+        self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter | None, pool: Pool
+    ):
+        self.run, self.checkpoints, self.metrics, self.pool = run, checkpoints, metrics, pool
         self.saved_update, self.saved_time = -1, time.monotonic()
 
     def __enter__(self) -> "_Keeper":
@@ -193,7 +204,9 @@ class _Keeper:
         kept = settings.keep_every is not None and update % settings.keep_every == 0
         due = due or kept or self.saved_update < 0
         if hosts.agree(int(due), False)[0]:  # as the clock of the first says
-            self.save(progress.theta, progress.state)
+            # What was lost with an actor is there again after the next update.
+            with contextlib.suppress(StatesLostError):
+                self.save(progress.theta, progress.state)
 
     def save(self, theta: Any, state: TrainState) -> None:
         if state.update == self.saved_update:
@@ -201,7 +214,11 @@ class _Keeper:
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.sync()
-        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": state.estimator}
+        estimator = state.estimator
+        if isinstance(self.pool, RayPool) and estimator.carry is not None:
+            states = self.pool.fetch(estimator.carry.pool)
+            estimator = eqx.tree_at(lambda s: s.carry.pool, estimator, states)
+        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": estimator}
         facts = {
             "update": state.update,
             "steps": list(state.steps),

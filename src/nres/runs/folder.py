@@ -22,9 +22,10 @@ from nres import hosts
 from nres.checkpoint import Checkpoints
 from nres.estimators.base import blank_state
 from nres.files import write_json
-from nres.pools.jax import JaxPool
+from nres.pools.jax import JaxPool, as_pool
 from nres.runs.metrics import read_metrics
-from nres.runs.settings import Problem, Settings, SettingsError, build
+from nres.runs.names import SettingsError
+from nres.runs.settings import Problem, Settings, build
 from nres.system import Theta
 
 _PACKAGES = ("nres", "jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
@@ -114,12 +115,24 @@ class Run:
 
     @cached_property
     def problem(self) -> Problem:
-        """System, estimator and optimizer, made anew; refused if they are not what they were."""
-        problem = build(self.settings)
-        old, new = self.config["fingerprint"], fingerprint(self.settings, problem)
+        """System, estimator and optimizer, made anew, to look at: on one device of this machine.
+
+        Refused if they are not what they were.
+        """
+        return self._made(dataclasses.replace(self.settings, devices=None, ray=None))
+
+    def spread(self) -> Problem:
+        """The same, to go on with: on all the devices or actors that the run is to use."""
+        settings = self.settings
+        alone = settings.devices is None and settings.ray is None
+        return self.problem if alone else self._made(settings)
+
+    def _made(self, settings: Settings) -> Problem:
+        problem = build(settings)
+        old, new = self.config["fingerprint"], fingerprint(settings, problem)
         if old["jax"] == new["jax"] and old != new:
             raise RunError(
-                f"{self.settings.system} has changed since {self.path} was begun, so the run "
+                f"{settings.system} has changed since {self.path} was begun, so the run "
                 "cannot be continued as if it had not. Undo the change, or begin a new run."
             )
         return problem
@@ -210,7 +223,7 @@ def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
     file it comes from.
     """
     digest = hashlib.sha256()
-    pool = problem.estimator.pool
+    pool = as_pool(problem.system)
     shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
     digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
     file = settings.system.rpartition(":")[0]

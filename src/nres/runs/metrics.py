@@ -13,6 +13,7 @@ from nres.history import COLUMNS
 from nres.train import Progress
 
 _AVERAGED = ("loss", "grad_norm")
+_COUNTED = ("nonfinite", "restarted", "late")
 
 
 class MetricsError(RuntimeError):
@@ -23,7 +24,8 @@ class MetricsWriter:
     """Appends entries: one every `log_every` updates, and one for each evaluation.
 
     An entry tells of the updates since the one before: `loss` and `grad_norm` are means over
-    them, `nonfinite` is a sum. Every call ends with a flush, so a crash loses at most a line.
+    them, `nonfinite` is a sum, and so are `restarted` and `late`, which are only mentioned where
+    they are not zero. Every call ends with a flush, so a crash loses at most a line.
 
     **Arguments:**
 
@@ -41,7 +43,7 @@ class MetricsWriter:
         tensorboard: Path | None = None,
     ):
         self.log_every = log_every
-        self.pending = pending or {name: [] for name in (*_AVERAGED, "nonfinite")}
+        self.pending = {name: (pending or {}).get(name, []) for name in (*_AVERAGED, *_COUNTED)}
         self._file = path.open("a", encoding="utf-8")
         self._board = None if tensorboard is None else _tensorboard(tensorboard)
 
@@ -76,7 +78,7 @@ class MetricsWriter:
     def _start(self, progress: Progress) -> dict[str, Any]:
         """The entry of an evaluation before the first update."""
         total, sequential = progress.state.steps
-        entry: dict[str, Any] = dict.fromkeys(COLUMNS)
+        entry: dict[str, Any] = dict.fromkeys(COLUMNS[:-2])
         entry |= {"update": progress.state.update, "total_steps": total}
         return entry | {"sequential_steps": sequential, "seconds": progress.state.seconds}
 
@@ -86,7 +88,8 @@ class MetricsWriter:
             # An exact sum, so that it does not matter where a run was continued.
             finite = [value for value in self.pending[name] if math.isfinite(value)]
             result[name] = math.fsum(finite) / len(finite) if finite else None
-        result["nonfinite"] = sum(self.pending["nonfinite"])
+        counts = {name: sum(self.pending[name]) for name in _COUNTED}
+        result |= {name: n for name, n in counts.items() if n or name == "nonfinite"}
         for values in self.pending.values():
             values.clear()
         return result
@@ -133,7 +136,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The entries as arrays, by column; NaN where an entry has nothing to say."""
     entries = read_lines(path)
-    names = dict.fromkeys([*COLUMNS, *(name for entry in entries for name in entry)])
+    names = dict.fromkeys([*COLUMNS[:-2], *(name for entry in entries for name in entry)])
     columns = {}
     for name in names:
         values = [entry.get(name) for entry in entries]

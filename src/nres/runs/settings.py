@@ -1,36 +1,25 @@
 """What a run is to do, as data: enough to repeat it, and checked before anything is computed."""
 
-import contextlib
 import dataclasses
-import difflib
-import functools
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from types import MappingProxyType, ModuleType
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import optax
 
-from nres import estimators, hosts
+from nres import estimators
 from nres.estimators import Estimator
 from nres.evaluate import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
-from nres.pools.gym import GymPool
-from nres.pools.jax import JaxPool
+from nres.runs.names import SettingsError, full_name, load_system, unknown
+from nres.runs.places import check_places, on_devices, on_ray
 from nres.schedule import Piecewise
 from nres.system import System, Theta, as_theta
 
 # What runs are measured with: the same for all of them, so that they can be compared.
 EVAL_KEY = 2023
-
-
-class SettingsError(ValueError):
-    """Settings that do not make a run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +95,12 @@ class Settings:
     """Seconds of training after which the run ends, whatever `updates` says."""
     devices: int | None = None
     """How many devices share the workers; one, whichever JAX chooses, if none is said."""
+    ray: str | None = None
+    """The Ray cluster whose actors share the workers: `local`, `auto` or its address."""
+    actors: int | None = None
+    """How many; as many as there are processors, if not said."""
+    allow_stale: bool = False
+    """Whether not to wait for the slowest actors."""
     keep_every: int | None = None
     """Updates from one checkpoint that is kept for good to the next; a multiple of `eval_every`."""
 
@@ -150,10 +145,10 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     """
     given = {name: value for name, value in given.items() if value is not None}
     if method not in METHODS:
-        raise SettingsError(_unknown("method", method, METHODS))
+        raise SettingsError(unknown("method", method, METHODS))
     system = full_name(system)
     if given.get("optimizer", "sgd") not in OPTIMIZERS:
-        raise SettingsError(_unknown("optimizer", given["optimizer"], OPTIMIZERS))
+        raise SettingsError(unknown("optimizer", given["optimizer"], OPTIMIZERS))
     takes = METHODS[method].takes
     for name in ("workers", "window", "sigma", "period", "noise"):
         if name in given and name not in takes:
@@ -182,9 +177,12 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         checkpoint_every=filled.get("checkpoint_every"),
         budget_seconds=filled.get("budget_seconds"),
         devices=filled.get("devices"),
+        ray=filled.get("ray"),
+        actors=filled.get("actors"),
+        allow_stale=filled.get("allow_stale", False),
         keep_every=keep_every,
     )
-    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
+    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every", "actors"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} must be at least 1, got {value}.")
@@ -192,6 +190,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         value = getattr(settings, name)
         if value is not None and not value > 0:
             raise SettingsError(f"{name} must be positive, got {value}.")
+    check_places(settings)
     if keep_every is not None and settings.budget_seconds is not None:
         raise SettingsError("keep_every is for runs of so many updates, not for so many seconds.")
     if keep_every is not None and keep_every % settings.eval_every:
@@ -246,12 +245,22 @@ def build(settings: Settings) -> Problem:
     """Make what the settings describe; nothing is compiled or unrolled yet."""
     system = load_system(settings.system, settings.options)
     info = METHODS[settings.method]
-    pool = system if settings.devices is None else _on_devices(system, settings)
     values = {name: getattr(settings, name) for name in info.takes}
     values = {name: value for name, value in values.items() if value is not None}
     if "sigma" in values:
         values["sigma"] = _number(values["sigma"])
+    pool = system
+    if settings.ray is not None and "sigma" not in info.takes:
+        raise SettingsError(
+            f"{settings.method} differentiates the system, which actors do not: --ray is for "
+            "evolution strategies, such as --method nres."
+        )
+    if settings.devices is not None:
+        pool = on_devices(system, settings.system, settings.devices)
     try:
+        if settings.ray is not None:
+            info.estimator(system, **values)  # or it is refused, before any actor starts
+            pool = on_ray(system, settings)
         estimator = info.estimator(pool, **values)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
@@ -275,103 +284,3 @@ def build(settings: Settings) -> Problem:
 
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
     return Problem(system, estimator, optimizer, theta, train, measure)
-
-
-def _on_devices(system: System | Pool, settings: Settings) -> JaxPool:
-    there = jax.devices()
-    count = settings.devices
-    assert count is not None
-    if not isinstance(system, System):
-        raise SettingsError(
-            f"{settings.system} is not computed by JAX, so --devices does not apply: it uses the "
-            "processors of this machine."
-        )
-    if not 1 <= count <= len(there):
-        raise SettingsError(
-            f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
-            f"take from 1 to {len(there)}, or all."
-        )
-    if hosts.several() and count != len(there):
-        raise SettingsError(
-            f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
-        )
-    return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
-
-
-def load_system(name: str, options: dict[str, Any]) -> Any:
-    """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
-    if name in SYSTEMS:
-        make = SYSTEMS[name].make
-    elif name.startswith("gym:"):
-        make = functools.partial(GymPool, name.removeprefix("gym:"))
-    else:
-        make = _user_class(name)[1]
-    try:
-        system = make(**options)
-    except (TypeError, ValueError) as error:
-        given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing"
-        raise SettingsError(f"{name} cannot be made from {given}: {error}") from error
-    if not isinstance(system, System | Pool):
-        raise SettingsError(
-            f"{name} is a {type(system).__name__}, neither an nres.System nor an nres.Pool."
-        )
-    return system
-
-
-def full_name(system: str) -> str:
-    """The name of a system, wherever one may be."""
-    return system if system in SYSTEMS or system.startswith("gym:") else _user_class(system)[0]
-
-
-def _user_class(name: str) -> tuple[str, Any]:
-    """The class that a name of the user's stands for, and the name wherever one may be."""
-    where, colon, attribute = name.rpartition(":")
-    if not colon or not attribute.isidentifier():
-        raise SettingsError(
-            _unknown("system", name, SYSTEMS)
-            + " Your own: path/to/file.py:ClassName or module:ClassName; gymnasium's: gym:ENV-ID."
-        )
-    try:
-        if where.endswith(".py"):
-            where = str(Path(where).resolve())
-            module = _load_file(Path(where))
-        else:
-            with _importable(Path.cwd()):
-                module = importlib.import_module(where)
-    except SettingsError:
-        raise
-    except Exception as error:
-        raise SettingsError(f"{where} cannot be imported: {error!r}.") from error
-    if not hasattr(module, attribute):
-        classes = [n for n, v in vars(module).items() if isinstance(v, type)]
-        raise SettingsError(_unknown(f"class in {where}", attribute, classes))
-    return f"{where}:{attribute}", getattr(module, attribute)
-
-
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise SettingsError(f"there is no file {path}.")
-    name = f"nres_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    with _importable(path.parent):  # it may import its neighbours
-        spec.loader.exec_module(module)
-    return module
-
-
-@contextlib.contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-
-
-def _unknown(kind: str, name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
-    return f"no {kind} is called {name!r}.{hint}"

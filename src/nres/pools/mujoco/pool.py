@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.policies import Policy, as_policy
-from nres.pools.base import Window
-from nres.pools.host import PolicyPool, PoolError, flat_lanes, seed_of
+from nres.pools.base import PoolError, Window
+from nres.pools.host import PolicyPool, flat_lanes, seed_of
 from nres.pools.mujoco.ant import Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah
 from nres.pools.mujoco.hopper import Hopper

@@ -1,0 +1,6 @@
+"""Pools on a Ray cluster."""
+
+from nres.pools.ray.cluster import connect as connect
+from nres.pools.ray.pool import RayPool as RayPool
+from nres.pools.ray.pool import RayWindow as RayWindow
+from nres.pools.ray.pool import StatesLostError as StatesLostError

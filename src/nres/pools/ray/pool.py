@@ -1,0 +1,365 @@
+"""`RayPool`: any pool, on the machines of a Ray cluster."""
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, PyTree
+
+from nres.noise import Perturbed
+from nres.pools.base import PoolError, Window
+from nres.pools.ray.actor import Actor, Facts, Reply, Task
+from nres.pools.ray.cluster import connect, require_ray
+from nres.pools.ray.shares import Kept, RayState, Sent, Share, join, parts_of, split
+
+# A window that ends with the death of its actor so many times in a row will always do so.
+ATTEMPTS = 4
+# Where a new actor found no room, none is asked for again for so long.
+CROWDED_SECONDS = 600
+
+
+class StatesLostError(PoolError):
+    """States that were asked for are lost; after the next window they will be there again."""
+
+
+class RayWindow(Window):
+    """A window with what can happen to workers that are elsewhere."""
+
+    sigma: Float[np.ndarray, "workers"]
+    """The sigma of each worker's noise in this window, which may have begun a while ago."""
+    late: Bool[np.ndarray, "workers"]
+    """Workers that were not waited for. The next call asks for the same window of theirs again."""
+    restarted: Bool[np.ndarray, "workers"]
+    """Workers whose state was lost, and made anew."""
+
+
+class RayPool:
+    r"""Any pool, in actors on the machines of a Ray cluster.
+
+    Each actor has a share of the workers and keeps their states. An update sends $\theta$ through
+    Ray's object store, once to each machine, and a few numbers a worker; noise is drawn from keys
+    where it is needed, and losses come back: O(d + N) numbers in all. Gradients are those of the
+    pool without Ray, whatever the number of actors.
+
+    If an actor or its machine is lost, another takes its place (one that is there already, where
+    the cluster has no room for a new one). Its workers' episodes are unrolled again from their
+    beginnings at the present $\theta$, with the noise they had, up to the step where they were; so
+    the windows of all workers stay evenly distributed. `estimate.info.restarted` counts them.
+
+    ```python
+    pool = nres.pools.RayPool(lambda: nres.pools.MujocoPool("halfcheetah", threads=1), actors=8)
+    estimator = nres.NRES(pool, workers=320, window=20, sigma=0.004)
+    ```
+
+    Only evolution strategies can use it.
+
+    **Arguments:**
+
+    - `make_pool`: a function without arguments that returns a pool, or a `nres.System`; it is
+        called on the machines of the actors, where `nres` must be installed.
+    - `actors`: how many; each has an equal share of the workers, up to one.
+    - `cpus`: processors for each of them; they decide how many actors fit on a machine.
+    - `gpus`: likewise; without any, actors use JAX on their processors.
+    - `allow_stale`: not to wait for the slowest. An update is made as soon as half of the actors
+        have answered, by the workers that have; the others contribute to a later one, with the
+        gradient at the $\theta$ they began with, and count less often. With actors that are alike
+        it makes gradients noisier and slightly late for nothing. Off by default.
+    - `patience`: seconds to wait for an actor to start.
+
+    If no cluster is connected (`nres.pools.ray.connect`, or `ray.init`), one is started on this
+    machine.
+    """
+
+    def __init__(
+        self,
+        make_pool: Any,
+        *,
+        actors: int,
+        cpus: int | float = 1,
+        gpus: int | float = 0,
+        allow_stale: bool = False,
+        patience: int | float = 60,
+    ):
+        if not callable(make_pool):
+            raise TypeError(
+                "RayPool needs a function that makes a pool, such as "
+                '`lambda: nres.pools.MujocoPool("swimmer")`, which each actor calls for itself; '
+                f"got {type(make_pool).__name__}."
+            )
+        if actors < 1:
+            raise ValueError(f"actors must be at least 1, got {actors}.")
+        self._ray = require_ray()
+        _check_portable(self._ray, make_pool)
+        connect("local", cpus=math.ceil(actors * cpus))
+        there = self._ray.cluster_resources().get("CPU", 0)
+        if actors * cpus > there:
+            raise ValueError(
+                f"{actors} actors with cpus={cpus} need {actors * cpus:g} processors, and the Ray "
+                f"cluster has {there:g}: ask for fewer actors, or for smaller ones."
+            )
+        self.allow_stale, self.patience = allow_stale, patience
+        self.phases: dict[str, float] = {}
+        """Seconds of the last window: to send, to wait for replies, and the slowest actor's own."""
+        self._remote = self._ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
+        self._arguments = (make_pool, gpus == 0)
+        # The actor that serves each share; where there is no room for more, one serves several.
+        self._actors = [self._remote.remote(*self._arguments) for _ in range(actors)]
+        self._crowded_until = -math.inf
+        self._numbers = itertools.count()
+        self._forgotten: list[list[int]] = [[] for _ in range(actors)]
+        try:
+            facts = [self._facts(actor, share) for share, actor in enumerate(self._actors)]
+        except BaseException:
+            self.close()
+            raise
+        self.name, self.horizon, self.can_fork = facts[0]
+
+    def __repr__(self) -> str:
+        return f"RayPool({self.name}, actors={len(self._actors)})"
+
+    def check(self, theta: PyTree) -> None:
+        try:
+            self._ray.get(self._actors[0].check.remote(0, jax.device_get(theta)))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+
+    def close(self) -> None:
+        """End the actors; the states that they keep are lost."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors = []
+
+    def fork(self, state: RayState, member: int) -> RayState:
+        return RayState(tuple(dataclasses.replace(s, member=member) for s in state.shares))
+
+    def fetch(self, state: RayState) -> PyTree:
+        """The states that actors keep, as arrays; `advance` can go on from them as well."""
+        shares = list(enumerate(state.shares))
+        if any(self._lost(i, share) for i, share in shares):
+            raise StatesLostError("an actor was lost, and the states that it kept.")
+        calls = [
+            self._ray.put(share.given)
+            if share.kept is None
+            else share.kept.actor.fetch.remote(i, share.kept.number, share.member)
+            for i, share in shares
+        ]
+        try:
+            parts = self._ray.get(calls)
+        except self._losses as error:
+            raise StatesLostError("an actor was lost, and the states that it kept.") from error
+        return jax.tree.map(join, *parts)
+
+    def advance(
+        self,
+        state: Any,
+        thetas: PyTree,
+        keys: np.ndarray,
+        start: np.ndarray,
+        window: int,
+        length: np.ndarray | None = None,
+        *,
+        wait: bool = True,
+    ) -> RayWindow:
+        """As `Pool.advance`; of a `Perturbed` only what it is made of is sent.
+
+        **Arguments:**
+
+        - `wait`: whether to wait for all workers even if `allow_stale`.
+        """
+        began = time.perf_counter()
+        length = np.full_like(start, window) if length is None else length
+        parts = parts_of(len(start), len(self._actors))
+        shares = split(state, parts)
+        post = _Post(self, thetas, parts, (keys, start, length), window)
+        sent = [share.pending or post.send(i, share) for i, share in enumerate(shares)]
+        wait_began = time.perf_counter()
+        new = {i for i, share in enumerate(shares) if share.pending is None}
+        replies = self._receive(post, shares, sent, None if wait or not self.allow_stale else new)
+        self.phases = {
+            "send": wait_began - began,
+            "wait": time.perf_counter() - wait_began,
+            "busy": max(reply.seconds for reply in replies.values()),
+        }
+        return _window(parts, shares, sent, replies)
+
+    def _receive(
+        self, post: "_Post", shares: list[Share], sent: list[Sent], new: set[int] | None
+    ) -> dict[int, Reply]:
+        """Replies by share. What was lost is sent again.
+
+        All of them; or, if some need not be waited for, those of half of the shares at least, and
+        of half of the `new` ones, which were not asked before.
+        """
+        waiting = {message.reply: i for i, message in enumerate(sent)}
+        replies: dict[int, Reply] = {}
+        while waiting:
+            enough = new is not None and (
+                2 * len(replies) >= len(sent) and 2 * len(new & replies.keys()) >= len(new)
+            )
+            timeout = 0 if enough else None
+            ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=timeout)
+            if not ready:
+                break
+            i = waiting.pop(ready[0])
+            try:
+                replies[i] = self._ray.get(ready[0])
+            except self._ray.exceptions.RayTaskError as error:
+                raise PoolError(f"{self.name}, on an actor: {error.cause!r}") from error
+            except self._losses as error:
+                self._replace(i, sent[i], error)
+                sent[i] = post.send(i, shares[i], sent[i])
+                waiting[sent[i].reply] = i
+        return replies
+
+    @property
+    def _losses(self) -> tuple[type[Exception], ...]:
+        known = self._ray.exceptions
+        return known.RayActorError, known.WorkerCrashedError, known.ObjectLostError
+
+    def _lost(self, i: int, share: Share) -> bool:
+        return share.kept is not None and share.kept.actor is not self._actors[i]
+
+    def _replace(self, i: int, sent: Sent, error: Exception) -> None:
+        """Find another actor for a share whose own was lost."""
+        reason = _last_line(error)
+        if sent.attempt >= ATTEMPTS:
+            raise PoolError(
+                f"{self.name}: {ATTEMPTS} actors in a row died of the same workers; Ray's logs "
+                f"say why. The last one: {reason}"
+            ) from error
+        dead = sent.result.actor
+        if time.monotonic() > self._crowded_until:
+            actor = self._remote.remote(*self._arguments)
+            try:
+                self._facts(actor, i)
+            except PoolError:
+                self._crowded_until = time.monotonic() + CROWDED_SECONDS
+            else:
+                self._actors[i] = actor
+                return
+        others = [actor for actor in self._actors if actor is not dead]
+        if not others:
+            raise PoolError(
+                f"{self.name}: the last actor was lost ({reason}), and no other could be started."
+            ) from error
+        self._actors[i] = min(others, key=others.count)
+
+    def _facts(self, actor: Any, share: int) -> Facts:
+        """What the actor's pool is, once it is there."""
+        call = actor.facts.remote(share)
+        ready, _ = self._ray.wait([call], timeout=self.patience)
+        if not ready:
+            self._ray.kill(actor)
+            free = self._ray.available_resources().get("CPU", 0)
+            raise PoolError(
+                f"no actor started within {self.patience:g} s; {free:g} processors of the Ray "
+                "cluster are free. Ask for fewer actors, or give it time (patience)."
+            )
+        try:
+            return self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as error:
+            raise PoolError(f"make_pool failed on an actor: {error.cause!r}") from error
+        except self._losses as error:
+            raise PoolError(
+                f"an actor could not be started: {_last_line(error)}. What make_pool refers to "
+                "must be installed on the machines of the actors."
+            ) from error
+
+
+class _Post:
+    """What a call of `advance` sends to each actor."""
+
+    def __init__(self, pool: RayPool, thetas: PyTree, parts: list[slice], rows: tuple, window: int):
+        self.pool, self.thetas, self.parts = pool, jax.device_get(thetas), parts
+        self.rows, self.window = rows, window
+        put = pool._ray.put
+        if isinstance(thetas, Perturbed):
+            self.theta = [put(self.thetas.theta)] * len(parts)
+        else:
+            self.theta = [put(jax.tree.map(lambda x, p=p: x[:, p], self.thetas)) for p in parts]
+
+    def send(self, i: int, share: Share, before: Sent | None = None) -> Sent:
+        """Ask for the window of a share, for the first time or after its actor was lost."""
+        pool, part, kept = self.pool, self.parts[i], share.kept
+        keys, start, length = (row[part] for row in self.rows)
+        again = pool._lost(i, share) or (before is not None and share.given is None)
+        noise: tuple | None = None
+        sigma: Any = np.zeros(len(start), np.float32)
+        if isinstance(self.thetas, Perturbed):
+            p = self.thetas
+            # A noise keeps the sigma it was first asked for with.
+            sigma = p.sigma[part] if before is None else before.sigma
+            noise = (p.keys[part], p.episode[part], sigma, p.horizon, p.period, p.members)
+        elif again and start.any():
+            raise PoolError("an actor was lost, and only estimators can restart its workers.")
+        actor = pool._actors[i]
+        result = Kept(actor, next(pool._numbers), pool._forgotten[i])
+        forget, pool._forgotten[i][:] = tuple(pool._forgotten[i]), []
+        task = Task(
+            share=i,
+            state=None if kept is None or again else kept.number,
+            given=share.given,
+            member=None if again else share.member,
+            again=again,
+            result=result.number,
+            forget=forget,
+            noise=noise,
+            keys=keys,
+            start=start,
+            window=self.window,
+            length=length,
+        )
+        reply = actor.advance.remote(self.theta[i], task)
+        attempt = 1 if before is None else before.attempt + 1
+        return Sent(reply, result, sigma, again, attempt)
+
+
+def _window(
+    parts: list[slice], shares: list[Share], sent: list[Sent], replies: dict[int, Reply]
+) -> RayWindow:
+    """The replies, put together; workers without one are late."""
+    some = next(iter(replies.values()))
+    lanes = (some.loss.shape[0], parts[-1].stop)
+    window = RayWindow(
+        state=RayState(
+            tuple(
+                Share(sent[i].result)
+                if i in replies
+                else dataclasses.replace(share, pending=sent[i])
+                for i, share in enumerate(shares)
+            )
+        ),
+        loss=np.full(lanes, np.nan, some.loss.dtype),
+        steps=np.zeros(lanes, np.int32),
+        ended=np.zeros(lanes, bool),
+        sigma=np.concatenate([message.sigma for message in sent]),
+        late=np.ones(lanes[1], bool),
+        restarted=np.zeros(lanes[1], bool),
+    )
+    for i, reply in replies.items():
+        part = parts[i]
+        window.loss[:, part], window.steps[:, part] = reply.loss, reply.steps
+        window.ended[:, part] = reply.ended
+        window.late[part], window.restarted[part] = False, sent[i].again
+    return window
+
+
+def _last_line(error: Exception) -> str:
+    """The end of a report that begins with what everybody knows."""
+    return str(error).strip().rpartition("\n")[2].strip()
+
+
+def _check_portable(ray: Any, make_pool: Callable) -> None:
+    try:
+        ray.cloudpickle.dumps(make_pool)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TypeError(
+            f"make_pool cannot be sent to other machines: {reason}. Let it make what it needs "
+            "itself, rather than refer to what exists here already."
+        ) from error

@@ -1,0 +1,88 @@
+"""Where a run's workers are: on one device, on several, or in the actors of a Ray cluster."""
+
+import dataclasses
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+import jax
+
+from nres import hosts
+from nres.pools.base import Pool
+from nres.pools.jax import JaxPool
+from nres.pools.mujoco import MujocoPool
+from nres.pools.ray import RayPool, connect
+from nres.pools.ray.cluster import require_ray
+from nres.runs.names import SettingsError, load_system
+from nres.system import System
+
+if TYPE_CHECKING:
+    from nres.runs.settings import Settings
+
+
+def check_places(settings: "Settings") -> None:
+    """Refuse what contradicts itself about where to run."""
+    if settings.ray is None and (settings.actors is not None or settings.allow_stale):
+        raise SettingsError("--actors and --allow-stale need --ray local, auto or HOST:PORT.")
+    if settings.ray is not None and settings.devices is not None:
+        raise SettingsError("workers are shared among --devices or among the actors of --ray.")
+
+
+def moved(
+    settings: "Settings",
+    devices: int | None,
+    ray: str | None,
+    actors: int | None,
+    allow_stale: bool,
+) -> "Settings":
+    """The same run in another place, if one is said."""
+    here = dataclasses.replace(settings, devices=devices, ray=None, actors=None, allow_stale=False)
+    if devices is not None or ray == "none":
+        changed = here
+    elif ray is not None:
+        changed = dataclasses.replace(here, ray=ray, actors=actors, allow_stale=allow_stale)
+    else:
+        changed = dataclasses.replace(
+            settings,
+            actors=actors or settings.actors,
+            allow_stale=allow_stale or settings.allow_stale,
+        )
+    check_places(changed)
+    return changed
+
+
+def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
+    """The system on so many devices, those of all processes if there are several."""
+    there = jax.devices()
+    if not isinstance(system, System):
+        raise SettingsError(
+            f"{name} is not computed by JAX, so --devices does not apply: it uses the "
+            "processors of this machine, or with --ray those of several."
+        )
+    if not 1 <= count <= len(there):
+        raise SettingsError(
+            f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
+            f"take from 1 to {len(there)}, or all."
+        )
+    if hosts.several() and count != len(there):
+        raise SettingsError(
+            f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
+        )
+    return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
+
+
+def on_ray(system: System | Pool, settings: "Settings") -> RayPool:
+    """The system in the actors of a Ray cluster."""
+    assert settings.ray is not None
+    options = settings.options
+    if isinstance(system, MujocoPool):  # an actor has one processor
+        options = {"threads": 1} | options
+    make = functools.partial(load_system, settings.system, options)
+    if settings.system.rpartition(":")[0].endswith(".py"):
+        # The file need not be where the actors are.
+        made_by = type(system)
+        require_ray().cloudpickle.register_pickle_by_value(sys.modules[made_by.__module__])
+        make = functools.partial(made_by, **options)
+    connect(settings.ray, cpus=settings.actors)
+    actors = settings.actors or int(require_ray().cluster_resources()["CPU"])
+    return RayPool(make, actors=actors, allow_stale=settings.allow_stale)
