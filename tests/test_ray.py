@@ -99,6 +99,20 @@ def test_the_same_as_without_ray(name, pool):
     assert alone[-1].state.unlock_steps == together[-1].state.unlock_steps
 
 
+def test_it_does_not_matter_who_adds_up(pool, monkeypatch):
+    """Few workers an actor: noise is drawn here again. Many: actors send sums."""
+    found = []
+    for ratio in (0, 10**6):
+        monkeypatch.setattr("nres.pools.ray.pool.SUM_RATIO", ratio)
+        found.append(estimates(ESTIMATORS["NRES"](pool), THETA, 4, drift=0.01))
+    assert_close(*found)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(
+            one.info.contribution_norm, other.info.contribution_norm, rtol=1e-4
+        )
+        np.testing.assert_allclose(one.info.variance, other.info.variance, rtol=1e-3)
+
+
 def killing(pool, share, when):
     """Kill the actor of a share before this estimate."""
 

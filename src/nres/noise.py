@@ -177,12 +177,16 @@ class Perturbed(eqx.Module):
     members: int = eqx.field(static=True)
 
     @eqx.filter_jit
-    def at(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
-        """The parameters at this step of each worker's episode."""
+    def noise(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
+        """The noise at this step of each worker's episode: a row for each."""
         episode, start = jnp.asarray(self.episode), jnp.asarray(start)
         number = noise_number(episode, start, self.horizon, self.period)
-        epsilon = draw(as_keys(self.keys), number, jnp.asarray(self.sigma), self.theta)
-        return spread(self.theta, epsilon, self.members)
+        return draw(as_keys(self.keys), number, jnp.asarray(self.sigma), self.theta)
+
+    @eqx.filter_jit
+    def at(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
+        """The parameters at this step of each worker's episode."""
+        return spread(self.theta, self.noise(start), self.members)
 
 
 def as_keys(words: UInt32[Array | np.ndarray, "workers words"]) -> Key[Array, "workers"]:

@@ -135,8 +135,13 @@ class EvolutionStrategy(Estimator):
         """The sigma of noises that are drawn in this update."""
         return jnp.asarray(self.sigma(update) if callable(self.sigma) else self.sigma, float)
 
+    @property
+    def scale(self) -> float:
+        """What the losses of a window are weighed with: n/T."""
+        return self.windows / self.horizon
+
     def _reduce(self, noise, epsilon, loss, steps):
-        return reduce(noise, epsilon, loss, steps, scale=self.windows / self.horizon)
+        return reduce(noise, epsilon, loss, steps, scale=self.scale)
 
     def _perturb(self, theta, workers, noise, sigma):
         return perturb(

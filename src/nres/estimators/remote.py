@@ -1,4 +1,7 @@
-"""Workers that are elsewhere: theta goes out, losses come back, noise is drawn on both sides."""
+"""Workers that are elsewhere: theta goes out, losses come back, noise is drawn where it is needed.
+
+It is never kept here, whatever the estimator's `noise` says.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,9 +11,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nres.estimators.blocks import Carry, over_blocks
-from nres.estimators.values import Contributions, Workers
-from nres.noise import Noise, Perturbed, draw, noise_number, noise_scale, times_worker, where_worker
-from nres.pools.ray import RayWindow
+from nres.estimators.values import Contributions, EstimatorState, Workers
+from nres.noise import (
+    Noise,
+    Perturbed,
+    draw,
+    noise_number,
+    noise_scale,
+    times_worker,
+    update_noise,
+    where_worker,
+)
+from nres.pools.ray import RayPool, RayWindow
 from nres.system import Theta, parameter_count
 
 if TYPE_CHECKING:
@@ -21,8 +33,10 @@ def begin_remote(es: "EvolutionStrategy", theta: Theta, workers: Workers) -> Car
     """`EvolutionStrategy._begin` on a `RayPool`."""
     update, length = jnp.zeros((), jnp.int32), jnp.zeros_like(workers.start)
     window = _ask(es, theta, update, workers, None, 0, length)
-    noise, *_ = es._perturb(theta, workers, None, jnp.asarray(window.sigma))
-    return Carry(noise, window.state)
+    score = None
+    if es.accumulates:
+        score = _score(theta, workers, jnp.asarray(window.sigma), es.horizon, es.period)
+    return Carry(Noise(jnp.asarray(window.sigma), None, score), window.state)
 
 
 def run_remote(
@@ -35,28 +49,50 @@ def run_remote(
 ) -> tuple[Carry | None, Contributions]:
     """`EvolutionStrategy._run` on a `RayPool`."""
     window = _ask(es, theta, update, workers, carry, es.window, length)
-    noise = None if carry is None else carry.noise
-    sigma, late, restarted = jax.tree.map(
-        jnp.asarray, (window.sigma, window.late, window.restarted)
-    )
-    if noise is not None and noise.score is not None and window.restarted.any():
-        score = _score(theta, workers, sigma, es.horizon, es.period)
-        score = where_worker(restarted, score, noise.score)
-        noise = Noise(noise.sigma, noise.epsilon, score)
-    loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
-    after, contributions = _weigh(es, theta, workers, noise, sigma, loss, steps)
-    contributions = eqx.tree_at(
-        lambda c: (c.late, c.restarted),
-        contributions,
-        (late, restarted),
-        is_leaf=lambda x: x is None,
-    )
-    if carry is None:
+    old = None
+    if carry is not None and carry.noise is not None:
+        old = Noise(carry.noise.sigma, None, carry.noise.score)
+    new, part = _contributions(es, theta, workers, old, window)
+    late, restarted = jnp.asarray(window.late), jnp.asarray(window.restarted)
+    contributions = Contributions(part.grad, part.norm, part.loss, part.steps, late, restarted)
+    if old is None:
         return None, contributions
     if window.late.any():
-        after = where_worker(late, carry.noise, after)
+        new = where_worker(late, old, new)
     state = es.pool.fork(window.state, 2) if es.restarts else window.state
-    return Carry(after, state), contributions
+    return Carry(new, state), contributions
+
+
+def portable(es: "EvolutionStrategy", theta: Theta, state: EstimatorState) -> EstimatorState:
+    """The state of an estimator on a `RayPool` as it would be on the pool that the actors have."""
+    if state.carry is None:
+        return state
+    noise, workers = state.carry.noise, state.workers
+    epsilon = None
+    if es.noise == "keep" and es.window < es.horizon:
+        number = noise_number(workers.episode, workers.start, es.horizon, es.period)
+        epsilon = draw(workers.key, number, noise.sigma, theta)
+    assert isinstance(es.pool, RayPool)
+    states = es.pool.fetch(state.carry.pool)
+    carry = Carry(Noise(noise.sigma, epsilon, noise.score), states)
+    return eqx.tree_at(lambda s: s.carry, state, carry)
+
+
+def _contributions(
+    es: "EvolutionStrategy", theta: Theta, workers: Workers, noise: Noise | None, window: RayWindow
+) -> tuple[Noise, Contributions]:
+    """What the workers contribute, and the noise they had."""
+    sigma = jnp.asarray(window.sigma)
+    loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
+    if window.grad is not None:
+        mean = (loss[0] + loss[1]) * (es.scale / 2)
+        grad = jax.tree.map(jnp.asarray, window.grad)
+        return Noise(sigma, None, None), Contributions(grad, jnp.asarray(window.norm), mean, steps)
+    if noise is not None and noise.score is not None and window.restarted.any():
+        score = _score(theta, workers, sigma, es.horizon, es.period)
+        restarted = jnp.asarray(window.restarted)
+        noise = Noise(noise.sigma, None, where_worker(restarted, score, noise.score))
+    return _weigh(es, theta, workers, noise, sigma, loss, steps)
 
 
 def _ask(es, theta, update, workers, carry, window: int, length) -> RayWindow:
@@ -69,7 +105,9 @@ def _ask(es, theta, update, workers, carry, window: int, length) -> RayWindow:
     keys, start, length = jax.device_get((keys, workers.start, length))
     # Nobody may be late before the first update: workers are brought to their places.
     wait = int(update) == 0
-    return es.pool.advance(state, perturbed, keys, start, window, length, wait=wait)
+    # Where noises add up to a score, that is here; else actors know all there is to know.
+    scale = None if es.accumulates or window == 0 else es.scale
+    return es.pool.advance(state, perturbed, keys, start, window, length, scale=scale, wait=wait)
 
 
 @eqx.filter_jit
@@ -81,13 +119,22 @@ def _weigh(
     sigma: Float[Array, "workers"],
     loss: Float[Array, "members workers"],
     steps: Int[Array, "members workers"],
-) -> tuple[Noise | None, Contributions]:
+) -> tuple[Noise, Contributions]:
     """Draw the noise that the workers were given, and weigh the losses with it."""
 
     def run(part, carry, _):
         workers, sigma, loss, steps = part
-        noise = None if carry is None else carry.noise
-        noise, epsilon, _ = es._perturb(theta, workers, noise, sigma)
+        noise, epsilon = update_noise(
+            None if carry is None else carry.noise,
+            theta,
+            workers.key,
+            noise_number(workers.episode, workers.start, es.horizon, es.period),
+            workers.start,
+            sigma,
+            period=es.period,
+            keep=False,
+            accumulate=es.accumulates,
+        )
         contributions = es._reduce(noise, epsilon, loss.T, steps.T)
         return None if carry is None else Carry(noise, ()), contributions
 
@@ -96,7 +143,8 @@ def _weigh(
     carry, contributions = over_blocks(
         run, rows, carry, None, workers.start.shape[0], parameter_count(theta)
     )
-    return None if carry is None else carry.noise, contributions
+    after = None if carry is None else carry.noise
+    return Noise(sigma, None, None) if after is None else after, contributions
 
 
 @eqx.filter_jit

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import equinox as eqx
 import jax
 
 from nres import hosts
 from nres.checkpoint import CheckpointError, Checkpoints
+from nres.estimators.base import Estimator
+from nres.estimators.es import EvolutionStrategy
+from nres.estimators.remote import portable
 from nres.estimators.values import Steps
-from nres.pools.base import Pool
 from nres.pools.ray import RayPool, StatesLostError
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.metrics import MetricsWriter, cut_metrics
@@ -106,8 +107,8 @@ def execute(
             board = run.path / "tensorboard" if tensorboard else None
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board)
             measure = problem.measure
-        pool = problem.estimator.pool
-        with _Keeper(run, checkpoints, metrics, pool) as keeper, _terminable() as terminated:
+        keeper = _Keeper(run, checkpoints, metrics, problem.estimator)
+        with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
             def report(progress: Progress) -> bool:
@@ -133,7 +134,7 @@ def execute(
                 )
                 keeper.save(result.theta, result.state)
             keeper.wait()
-    close = getattr(pool, "close", None)
+    close = getattr(problem.estimator.pool, "close", None)
     if close is not None:
         close()
     which = signal.SIGTERM if terminated() else signal.SIGINT
@@ -176,9 +177,14 @@ class _Keeper:
     """Writes metrics and checkpoints, the first process at least: others help it to checkpoint."""
 
     def __init__(
-        self, run: Run, checkpoints: Checkpoints, metrics: MetricsWriter | None, pool: Pool
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        metrics: MetricsWriter | None,
+        estimator: Estimator,
     ):
-        self.run, self.checkpoints, self.metrics, self.pool = run, checkpoints, metrics, pool
+        self.run, self.checkpoints = run, checkpoints
+        self.metrics, self.estimator = metrics, estimator
         self.saved_update, self.saved_time = -1, time.monotonic()
 
     def __enter__(self) -> "_Keeper":
@@ -214,11 +220,12 @@ class _Keeper:
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.sync()
-        estimator = state.estimator
-        if isinstance(self.pool, RayPool) and estimator.carry is not None:
-            states = self.pool.fetch(estimator.carry.pool)
-            estimator = eqx.tree_at(lambda s: s.carry.pool, estimator, states)
-        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": estimator}
+        carried = state.estimator
+        if isinstance(self.estimator, EvolutionStrategy) and isinstance(
+            self.estimator.pool, RayPool
+        ):
+            carried = portable(self.estimator, theta, carried)
+        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
         facts = {
             "update": state.update,
             "steps": list(state.steps),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.noise import Perturbed, as_keys
+from nres.noise import Noise, Perturbed, as_keys
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
 
@@ -45,6 +45,8 @@ class Task(NamedTuple):
     start: np.ndarray
     window: int
     length: np.ndarray
+    scale: float | None
+    """If not `None`, the actor weighs its workers' noise with their losses, and adds it up."""
 
 
 class Reply(NamedTuple):
@@ -55,6 +57,10 @@ class Reply(NamedTuple):
     ended: np.ndarray
     seconds: float
     """How long it took."""
+    grad: PyTree
+    """The sum of the workers' contributions, where it was asked for; else `None`."""
+    norm: np.ndarray | None
+    """The norm of each of them."""
 
 
 class Actor:
@@ -90,7 +96,10 @@ class Actor:
         window = _advance(pool, state, thetas, task.keys, task.start, task.window, task.length)
         self.states[task.result] = window.state
         loss, steps, ended = jax.device_get((window.loss, window.steps, window.ended))
-        return Reply(loss, steps + extra, ended, time.perf_counter() - began)
+        grad, norm = None, None
+        if task.scale is not None:
+            grad, norm = jax.device_get(_weigh(thetas, task.start, loss, steps, task.scale))
+        return Reply(loss, steps + extra, ended, time.perf_counter() - began, grad, norm)
 
     def fetch(self, share: int, state: int, member: int | None) -> PyTree:
         """A state that this actor keeps, as arrays."""
@@ -119,6 +128,16 @@ def _advance_compiled(pool, state, thetas, keys, start, window, length) -> Windo
     if isinstance(thetas, Perturbed):
         thetas = thetas.at(start)
     return advance(pool, state, thetas, keys, start, window, length)
+
+
+@eqx.filter_jit
+def _weigh(perturbed: Perturbed, start, loss, steps, scale: float) -> tuple[PyTree, Any]:
+    from nres.estimators.es import reduce  # which needs to know of this pool
+
+    noise = Noise(jnp.asarray(perturbed.sigma), None, None)
+    epsilon = perturbed.noise(start)
+    result = reduce(noise, epsilon, jnp.asarray(loss), jnp.asarray(steps), scale=scale)
+    return result.grad, result.norm
 
 
 def _unroll_again(pool: Pool, thetas: Any, task: Task) -> tuple[Any, np.ndarray]:

@@ -16,9 +16,13 @@ from nres.pools.base import PoolError, Window
 from nres.pools.ray.actor import Actor, Facts, Reply, Task
 from nres.pools.ray.cluster import connect, require_ray
 from nres.pools.ray.shares import Kept, RayState, Sent, Share, join, parts_of, split
+from nres.system import parameter_count
 
 # A window that ends with the death of its actor so many times in a row will always do so.
 ATTEMPTS = 4
+# About a worker 64 bytes are sent in an update, as much as 16 parameters are. Up to so many for
+# each worker, the sum of an actor's contributions at most doubles what is sent.
+SUM_RATIO = 16
 # Where a new actor found no room, none is asked for again for so long.
 CROWDED_SECONDS = 600
 
@@ -36,6 +40,10 @@ class RayWindow(Window):
     """Workers that were not waited for. The next call asks for the same window of theirs again."""
     restarted: Bool[np.ndarray, "workers"]
     """Workers whose state was lost, and made anew."""
+    grad: PyTree = None
+    """The sum of the workers' contributions, if the actors added them up."""
+    norm: Float[np.ndarray, "workers"] | None = None
+    """The norm of each, if so."""
 
 
 class RayPool:
@@ -43,8 +51,10 @@ class RayPool:
 
     Each actor has a share of the workers and keeps their states. An update sends $\theta$ through
     Ray's object store, once to each machine, and a few numbers a worker; noise is drawn from keys
-    where it is needed, and losses come back: O(d + N) numbers in all. Gradients are those of the
-    pool without Ray, whatever the number of actors.
+    where it is needed, and losses come back: O(d + N) numbers in all. Where an actor has so many
+    workers that it makes no difference to that, it sends the sum of their contributions along,
+    and the noise need not be drawn here again. Gradients are those of the pool without Ray,
+    whatever the number of actors.
 
     If an actor or its machine is lost, another takes its place (one that is there already, where
     the cluster has no room for a new one). Its workers' episodes are unrolled again from their
@@ -163,19 +173,24 @@ class RayPool:
         window: int,
         length: np.ndarray | None = None,
         *,
+        scale: float | None = None,
         wait: bool = True,
     ) -> RayWindow:
         """As `Pool.advance`; of a `Perturbed` only what it is made of is sent.
 
         **Arguments:**
 
+        - `scale`: what contributions are to be scaled by, if actors may add them up.
         - `wait`: whether to wait for all workers even if `allow_stale`.
         """
         began = time.perf_counter()
         length = np.full_like(start, window) if length is None else length
         parts = parts_of(len(start), len(self._actors))
         shares = split(state, parts)
-        post = _Post(self, thetas, parts, (keys, start, length), window)
+        least = min(part.stop - part.start for part in parts)
+        if scale is not None and parameter_count(thetas.theta) > SUM_RATIO * least:
+            scale = None
+        post = _Post(self, thetas, parts, (keys, start, length), window, scale)
         sent = [share.pending or post.send(i, share) for i, share in enumerate(shares)]
         wait_began = time.perf_counter()
         new = {i for i, share in enumerate(shares) if share.pending is None}
@@ -274,9 +289,17 @@ class RayPool:
 class _Post:
     """What a call of `advance` sends to each actor."""
 
-    def __init__(self, pool: RayPool, thetas: PyTree, parts: list[slice], rows: tuple, window: int):
+    def __init__(
+        self,
+        pool: RayPool,
+        thetas: PyTree,
+        parts: list[slice],
+        rows: tuple,
+        window: int,
+        scale: float | None,
+    ):
         self.pool, self.thetas, self.parts = pool, jax.device_get(thetas), parts
-        self.rows, self.window = rows, window
+        self.rows, self.window, self.scale = rows, window, scale
         put = pool._ray.put
         if isinstance(thetas, Perturbed):
             self.theta = [put(self.thetas.theta)] * len(parts)
@@ -313,6 +336,7 @@ class _Post:
             start=start,
             window=self.window,
             length=length,
+            scale=self.scale,
         )
         reply = actor.advance.remote(self.theta[i], task)
         attempt = 1 if before is None else before.attempt + 1
@@ -324,6 +348,7 @@ def _window(
 ) -> RayWindow:
     """The replies, put together; workers without one are late."""
     some = next(iter(replies.values()))
+    norm = None if some.norm is None else np.full(parts[-1].stop, np.nan, some.norm.dtype)
     lanes = (some.loss.shape[0], parts[-1].stop)
     window = RayWindow(
         state=RayState(
@@ -340,12 +365,16 @@ def _window(
         sigma=np.concatenate([message.sigma for message in sent]),
         late=np.ones(lanes[1], bool),
         restarted=np.zeros(lanes[1], bool),
+        grad=jax.tree.map(lambda *g: sum(g), *[r.grad for _, r in sorted(replies.items())]),
+        norm=norm,
     )
     for i, reply in replies.items():
         part = parts[i]
         window.loss[:, part], window.steps[:, part] = reply.loss, reply.steps
         window.ended[:, part] = reply.ended
         window.late[part], window.restarted[part] = False, sent[i].again
+        if norm is not None and reply.norm is not None:
+            norm[part] = reply.norm
     return window
 
 
