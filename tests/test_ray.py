@@ -7,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ import nres
 from helpers import Spiral, as_users_run, spiral_theta
 from nres import runs
 from nres.cli import app
+from nres.estimators.remote import portable
 from nres.pools import MujocoPool, PoolError, RayPool
 from nres.pools.ray import StatesLostError
 
@@ -99,20 +99,6 @@ def test_the_same_as_without_ray(name, pool):
     assert alone[-1].state.unlock_steps == together[-1].state.unlock_steps
 
 
-def test_it_does_not_matter_who_adds_up(pool, monkeypatch):
-    """Few workers an actor: noise is drawn here again. Many: actors send sums."""
-    found = []
-    for ratio in (0, 10**6):
-        monkeypatch.setattr("nres.pools.ray.pool.SUM_RATIO", ratio)
-        found.append(estimates(ESTIMATORS["NRES"](pool), THETA, 4, drift=0.01))
-    assert_close(*found)
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(
-            one.info.contribution_norm, other.info.contribution_norm, rtol=1e-4
-        )
-        np.testing.assert_allclose(one.info.variance, other.info.variance, rtol=1e-3)
-
-
 def killing(pool, share, when):
     """Kill the actor of a share before this estimate."""
 
@@ -160,11 +146,13 @@ def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(pool):
     make = functools.partial(nres.PES, workers=5, window=8, sigma=0.3)
     alone = estimates(make(swimmer()), THETA, 5)
     state = estimates(make(pool), THETA, 3)[-1].state
-    rows = pool.fetch(state.carry.pool)
-    assert jax.tree.map(np.shape, rows) == jax.tree.map(np.shape, alone[2].state.carry.pool)
+    saved = portable(make(pool), THETA, state)
+    expected = jax.tree.leaves(alone[2].state.carry)
+    for leaf, other in zip(jax.tree.leaves(saved.carry), expected, strict=True):
+        assert leaf.shape == other.shape
+        assert leaf.dtype == other.dtype
     found = []
     for _ in range(2):  # twice from the same state, as if it had been copied
-        saved = eqx.tree_at(lambda s: s.carry.pool, state, rows)
         estimate = make(pool).estimate(THETA, saved)
         found.append([estimate, make(pool).estimate(THETA, estimate.state)])
     assert_close(alone[3:], found[0])
@@ -177,7 +165,7 @@ def test_a_jax_system(cluster, closing):
     make = functools.partial(nres.NRES, workers=4, window=4, sigma=0.1)
     alone, together = (estimates(make(p), theta, 4, drift=0.01) for p in (Spiral(), pool))
     assert_close(alone, together)
-    keys = pool.fetch(together[-1].state.carry.pool).state["key"]
+    keys = pool.fetch(together[-1].state.carry.pool)[0].state["key"]
     assert (keys == alone[-1].state.carry.pool.state["key"]).all()
     one, other = (nres.evaluate(p, theta, KEY, episodes=3).losses for p in (Spiral(), pool))
     np.testing.assert_allclose(one, other, rtol=1e-5)
@@ -222,8 +210,9 @@ def test_stragglers_are_waited_for_unless_staleness_is_allowed(cluster, closing)
         last.info.contribution_norm[2:], second.info.contribution_norm[2:], rtol=1e-4
     )
     assert last.state.workers.start[2:].tolist() == second.state.workers.start[2:].tolist()
-    rows = pool.fetch(found[-1].state.carry.pool)  # of the states before what is late
-    assert rows["rows"].shape[:2] == (2, 4)
+    states, score = pool.fetch(found[-1].state.carry.pool)  # before what is late
+    assert states["rows"].shape[:2] == (2, 4)
+    assert score.shape == (4, *THETA.shape)
 
 
 def test_a_node_is_lost_in_the_middle_of_a_run(cluster, pool, closing):
@@ -320,4 +309,4 @@ def test_what_does_not_make_a_pool(cluster, pool):
     with pytest.raises(TypeError, match="RayPool is a black box"):
         nres.BPTT(pool, workers=2)
     with pytest.raises(PoolError, match="axes \\(members, workers\\) in front"):
-        pool.advance({"x": np.zeros(3)}, np.zeros((2, 5, 2, 8)), *[np.zeros(5)] * 2, 8)
+        pool.adopt({"x": np.zeros(3)})

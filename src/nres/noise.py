@@ -165,30 +165,6 @@ def spread(theta: Theta, epsilon: PyTree, members: int) -> PyTree:
     return jax.tree.map(apply, theta, epsilon)
 
 
-class Perturbed(eqx.Module):
-    """The parameters of unrolls, as what they are formed from: O(d + N) numbers, not O(N d)."""
-
-    theta: Theta
-    keys: UInt32[Array | np.ndarray, "workers words"]
-    episode: Int[Array | np.ndarray, "workers"]
-    sigma: Float[Array | np.ndarray, "workers"]
-    horizon: int = eqx.field(static=True)
-    period: int = eqx.field(static=True)
-    members: int = eqx.field(static=True)
-
-    @eqx.filter_jit
-    def noise(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
-        """The noise at this step of each worker's episode: a row for each."""
-        episode, start = jnp.asarray(self.episode), jnp.asarray(start)
-        number = noise_number(episode, start, self.horizon, self.period)
-        return draw(as_keys(self.keys), number, jnp.asarray(self.sigma), self.theta)
-
-    @eqx.filter_jit
-    def at(self, start: Int[Array | np.ndarray, "workers"]) -> PyTree:
-        """The parameters at this step of each worker's episode."""
-        return spread(self.theta, self.noise(start), self.members)
-
-
 def as_keys(words: UInt32[Array | np.ndarray, "workers words"]) -> Key[Array, "workers"]:
     """Random keys from their words, of which the usual generator has two."""
     impl = "threefry2x32" if words.shape[1] == 2 else "rbg"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from nres.estimators.values import Contributions
+from nres.estimators.values import Contributions, Workers
 from nres.noise import Noise
 
 # Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision on an
@@ -31,7 +31,7 @@ class Carry(eqx.Module):
 
 def over_blocks(
     run: Callable[..., tuple[Carry | None, Contributions]],
-    workers: PyTree,
+    workers: Workers,
     carry: Carry | None,
     length: Int[Array, "workers"] | None,
     count: int,
@@ -45,7 +45,7 @@ def over_blocks(
     **Arguments:**
 
     - `run`: one window of some workers, `run(workers, carry, length)`.
-    - `workers`, `carry`, `length`: of all workers; `workers` may be any arrays with a row each.
+    - `workers`, `carry`, `length`: of all workers.
     - `count`: the number of workers.
     - `size`: d, the number of parameters.
     """

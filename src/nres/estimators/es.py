@@ -125,7 +125,7 @@ class EvolutionStrategy(Estimator):
                 f"{lanes} (members, workers), got {window.loss.shape} and {window.steps.shape}."
             )
         loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
-        contributions = self._reduce(noise, epsilon, loss, steps)
+        contributions = reduce(noise, epsilon, loss, steps, scale=self.scale)
         if carry is None:
             return None, contributions
         state = self.pool.fork(window.state, 2) if self.restarts else window.state
@@ -139,9 +139,6 @@ class EvolutionStrategy(Estimator):
     def scale(self) -> float:
         """What the losses of a window are weighed with: n/T."""
         return self.windows / self.horizon
-
-    def _reduce(self, noise, epsilon, loss, steps):
-        return reduce(noise, epsilon, loss, steps, scale=self.scale)
 
     def _perturb(self, theta, workers, noise, sigma):
         return perturb(

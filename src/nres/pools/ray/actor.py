@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.noise import Noise, Perturbed, as_keys
+from nres.noise import Noise, as_keys
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
 
@@ -23,14 +23,34 @@ class Facts(NamedTuple):
     can_fork: bool
 
 
+class Noisy(NamedTuple):
+    """Parameters that are to be perturbed: theta travels by itself, so this is O(N) numbers."""
+
+    keys: np.ndarray
+    """The words of each worker's key."""
+    episode: np.ndarray
+    sigma: np.ndarray
+    """That of each worker's present noise."""
+    horizon: int
+    period: int
+    members: int
+    accumulate: bool
+    scale: float
+    """What contributions are scaled by."""
+
+    def of(self, part: slice, sigma: np.ndarray) -> "Noisy":
+        """That of some of the workers."""
+        return self._replace(keys=self.keys[part], episode=self.episode[part], sigma=sigma)
+
+
 class Task(NamedTuple):
-    """One window of a share of the workers; the parameters travel by themselves."""
+    """One window of a share of the workers."""
 
     share: int
     state: int | None
     """The number under which the actor keeps the state to go on from."""
-    given: PyTree
-    """Or the state itself, where the actor does not have it."""
+    given: tuple[PyTree, PyTree]
+    """Or the state itself, and the score, where the actor does not have them."""
     member: int | None
     """If not `None`, all members go on from the state of this one."""
     again: bool
@@ -39,32 +59,30 @@ class Task(NamedTuple):
     """The number under which to keep the state after the window."""
     forget: tuple[int, ...]
     """The numbers of states that nobody will ask for any more."""
-    noise: tuple | None
-    """`Perturbed`, without theta; `None` if the parameters of each unroll are given."""
+    noisy: Noisy | None
+    """How to perturb the parameters; `None` if those of each unroll are given."""
     keys: np.ndarray
     start: np.ndarray
     window: int
     length: np.ndarray
-    scale: float | None
-    """If not `None`, the actor weighs its workers' noise with their losses, and adds it up."""
 
 
 class Reply(NamedTuple):
-    """What an actor says about a window: a few numbers a worker."""
+    """What an actor says about a window: a few numbers a worker, and one a parameter."""
 
     loss: np.ndarray
     steps: np.ndarray
     ended: np.ndarray
-    seconds: float
-    """How long it took."""
     grad: PyTree
-    """The sum of the workers' contributions, where it was asked for; else `None`."""
+    """The sum of the workers' contributions; `None` if nothing was perturbed."""
     norm: np.ndarray | None
     """The norm of each of them."""
+    seconds: float
+    """How long it took."""
 
 
 class Actor:
-    """Holds pools, made by `make_pool`, and the states of their workers."""
+    """Holds pools, made by `make_pool`, and the states and scores of their workers."""
 
     def __init__(self, make_pool: Callable[[], Any], cpu: bool):
         if cpu:
@@ -72,7 +90,7 @@ class Actor:
         self.make_pool = make_pool
         # One for each share: a simulator that offers no snapshots serves one alone.
         self.pools: dict[int, Pool] = {}
-        self.states: dict[int, Any] = {}
+        self.states: dict[int, tuple[Any, PyTree]] = {}
 
     def facts(self, share: int) -> Facts:
         pool = self._pool(share)
@@ -86,27 +104,30 @@ class Actor:
         pool = self._pool(task.share)
         for number in task.forget:
             self.states.pop(number, None)
-        state = task.given if task.state is None else self.states[task.state]
-        if task.member is not None:
-            state = pool.fork(state, task.member)
-        thetas = theta if task.noise is None else Perturbed(theta, *task.noise)
-        extra: Any = 0
-        if task.again:
-            state, extra = _unroll_again(pool, thetas, task)
-        window = _advance(pool, state, thetas, task.keys, task.start, task.window, task.length)
-        self.states[task.result] = window.state
-        loss, steps, ended = jax.device_get((window.loss, window.steps, window.ended))
+        state, score = self._state(task.share, task.state, task.given, task.member)
         grad, norm = None, None
-        if task.scale is not None:
-            grad, norm = jax.device_get(_weigh(thetas, task.start, loss, steps, task.scale))
-        return Reply(loss, steps + extra, ended, time.perf_counter() - began, grad, norm)
+        extra = np.zeros((), np.int32)
+        if task.noisy is None:
+            window = _advance(pool, state, theta, task.keys, task.start, task.length, task.window)
+        else:
+            if task.again:
+                state, score, extra = _unroll_again(pool, theta, task)
+            window, score, grad, norm = _run(
+                pool, theta, task, state, score, task.start, task.length
+            )
+        self.states[task.result] = window.state, score
+        loss, steps, ended, grad, norm = jax.device_get(
+            (window.loss, window.steps, window.ended, grad, norm)
+        )
+        return Reply(loss, steps + extra, ended, grad, norm, time.perf_counter() - began)
 
-    def fetch(self, share: int, state: int, member: int | None) -> PyTree:
-        """A state that this actor keeps, as arrays."""
-        tree = self.states[state]
-        if member is not None:
-            tree = self._pool(share).fork(tree, member)
-        return jax.tree.map(_portable, tree)
+    def fetch(self, share: int, number: int, member: int | None) -> tuple[PyTree, PyTree]:
+        """A state that this actor keeps, as arrays, and the score that goes with it."""
+        return jax.tree.map(_portable, self._state(share, number, (None, None), member))
+
+    def _state(self, share, number, given, member) -> tuple[Any, PyTree]:
+        state, score = given if number is None else self.states[number]
+        return (state if member is None else self._pool(share).fork(state, member)), score
 
     def _pool(self, share: int) -> Pool:
         if share not in self.pools:
@@ -114,47 +135,66 @@ class Actor:
         return self.pools[share]
 
 
-def _advance(pool, state, thetas, keys, start, window, length) -> Window:
+def _advance(pool, state, thetas, keys, start, length, window) -> Window:
+    """A window with the parameters of each unroll."""
     if isinstance(pool, JaxPool):
-        start, length = jnp.asarray(start), jnp.asarray(length)
         return _advance_compiled(pool, state, thetas, as_keys(keys), start, window, length)
-    if isinstance(thetas, Perturbed):
-        thetas = jax.device_get(thetas.at(start))
+    thetas, start, length = jax.device_get((thetas, start, length))
     return pool.advance(state, thetas, keys, start, window, length)
 
 
-@eqx.filter_jit
-def _advance_compiled(pool, state, thetas, keys, start, window, length) -> Window:
-    if isinstance(thetas, Perturbed):
-        thetas = thetas.at(start)
-    return advance(pool, state, thetas, keys, start, window, length)
+_advance_compiled = eqx.filter_jit(advance)
 
 
-@eqx.filter_jit
-def _weigh(perturbed: Perturbed, start, loss, steps, scale: float) -> tuple[PyTree, Any]:
-    from nres.estimators.es import reduce  # which needs to know of this pool
-
-    noise = Noise(jnp.asarray(perturbed.sigma), None, None)
-    epsilon = perturbed.noise(start)
-    result = reduce(noise, epsilon, jnp.asarray(loss), jnp.asarray(steps), scale=scale)
-    return result.grad, result.norm
+def _run(pool, theta, task, state, score, start, length) -> tuple[Window, PyTree, PyTree, Any]:
+    """A window with perturbed parameters: what it leaves, and what it contributes to a gradient."""
+    run = _run_compiled if isinstance(pool, JaxPool) else _run_noisy
+    theta, start, length = jax.tree.map(jnp.asarray, (theta, start, length))
+    return run(pool, task.noisy, state, score, task.keys, theta, start, length, task.window)
 
 
-def _unroll_again(pool: Pool, thetas: Any, task: Task) -> tuple[Any, np.ndarray]:
-    """The states at `start`, with the noises of these episodes, and the steps it took."""
+def _run_noisy(pool, noisy, state, score, keys, theta, start, length, window):
+    # Which need to know of this pool, too.
+    from nres.estimators.es import perturb, reduce
+    from nres.estimators.values import Workers
+
+    sigma = jnp.asarray(noisy.sigma)
+    noise, epsilon, thetas = perturb(
+        theta,
+        Workers(as_keys(noisy.keys), jnp.asarray(noisy.episode), start),
+        None if score is None else Noise(sigma, None, score),
+        sigma,
+        horizon=noisy.horizon,
+        period=noisy.period,
+        members=noisy.members,
+        keep=False,
+        accumulate=noisy.accumulate,
+    )
+    result = _advance(pool, state, thetas, keys, start, length, window)
+    loss, steps = jnp.asarray(result.loss), jnp.asarray(result.steps)
+    part = reduce(noise, epsilon, loss, steps, scale=noisy.scale)
+    return result, noise.score, part.grad, part.norm
+
+
+_run_compiled = eqx.filter_jit(_run_noisy)
+
+
+def _unroll_again(pool: Pool, theta: PyTree, task: Task) -> tuple[Any, PyTree, np.ndarray]:
+    """States and scores at `start`, with the noises of these episodes, and the steps it took."""
+    assert task.noisy is not None
     rounds = task.start // max(1, task.window)  # windows begin at multiples of their length
     last = int(rounds.max(initial=0))
-    state, taken = None, np.zeros((), np.int32)
+    state, score, taken = None, None, np.zeros((), np.int32)
     for i in range(last):
         # They begin late and arrive together: see `Estimator.init`.
         behind = last - rounds
         here = np.maximum(i - behind, 0).astype(task.start.dtype) * task.window
         length = np.where(i >= behind, task.window, 0).astype(task.length.dtype)
-        window = _advance(pool, state, thetas, task.keys, here, task.window, length)
+        window, score, *_ = _run(pool, theta, task, state, score, here, length)
         # The third member of a worker is the one that moves its state.
-        state = window.state if thetas.members < 3 else pool.fork(window.state, 2)
+        state = window.state if task.noisy.members < 3 else pool.fork(window.state, 2)
         taken = taken + np.where(length > 0, np.asarray(window.steps), 0)
-    return state, taken
+    return state, score, taken
 
 
 def _portable(leaf: Any) -> Any:

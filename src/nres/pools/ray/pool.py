@@ -11,18 +11,13 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
-from nres.noise import Perturbed
 from nres.pools.base import PoolError, Window
-from nres.pools.ray.actor import Actor, Facts, Reply, Task
+from nres.pools.ray.actor import Actor, Facts, Noisy, Reply, Task
 from nres.pools.ray.cluster import connect, require_ray
 from nres.pools.ray.shares import Kept, RayState, Sent, Share, join, parts_of, split
-from nres.system import parameter_count
 
 # A window that ends with the death of its actor so many times in a row will always do so.
 ATTEMPTS = 4
-# About a worker 64 bytes are sent in an update, as much as 16 parameters are. Up to so many for
-# each worker, the sum of an actor's contributions at most doubles what is sent.
-SUM_RATIO = 16
 # Where a new actor found no room, none is asked for again for so long.
 CROWDED_SECONDS = 600
 
@@ -40,21 +35,20 @@ class RayWindow(Window):
     """Workers that were not waited for. The next call asks for the same window of theirs again."""
     restarted: Bool[np.ndarray, "workers"]
     """Workers whose state was lost, and made anew."""
-    grad: PyTree = None
-    """The sum of the workers' contributions, if the actors added them up."""
-    norm: Float[np.ndarray, "workers"] | None = None
-    """The norm of each, if so."""
+    grad: PyTree
+    """The sum of the workers' contributions; `None` if nothing was perturbed."""
+    norm: Float[np.ndarray, "workers"] | None
+    """The norm of each of them."""
 
 
 class RayPool:
     r"""Any pool, in actors on the machines of a Ray cluster.
 
     Each actor has a share of the workers and keeps their states. An update sends $\theta$ through
-    Ray's object store, once to each machine, and a few numbers a worker; noise is drawn from keys
-    where it is needed, and losses come back: O(d + N) numbers in all. Where an actor has so many
-    workers that it makes no difference to that, it sends the sum of their contributions along,
-    and the noise need not be drawn here again. Gradients are those of the pool without Ray,
-    whatever the number of actors.
+    Ray's object store, once to each machine, and a few numbers a worker; each actor draws noise
+    from keys and sends back its workers' losses and the sum of their contributions. So neither
+    parameters nor noise of single workers are ever sent. Gradients are those of the pool without
+    Ray, whatever the number of actors, but for the order of additions.
 
     If an actor or its machine is lost, another takes its place (one that is there already, where
     the cluster has no room for a new one). Its workers' episodes are unrolled again from their
@@ -147,8 +141,8 @@ class RayPool:
     def fork(self, state: RayState, member: int) -> RayState:
         return RayState(tuple(dataclasses.replace(s, member=member) for s in state.shares))
 
-    def fetch(self, state: RayState) -> PyTree:
-        """The states that actors keep, as arrays; `advance` can go on from them as well."""
+    def fetch(self, state: RayState) -> tuple[PyTree, PyTree]:
+        """The states that actors keep, as arrays, and the scores that go with them."""
         shares = list(enumerate(state.shares))
         if any(self._lost(i, share) for i, share in shares):
             raise StatesLostError("an actor was lost, and the states that it kept.")
@@ -159,10 +153,17 @@ class RayPool:
             for i, share in shares
         ]
         try:
-            parts = self._ray.get(calls)
+            states, scores = zip(*self._ray.get(calls), strict=True)
         except self._losses as error:
             raise StatesLostError("an actor was lost, and the states that it kept.") from error
-        return jax.tree.map(join, *parts)
+        return (
+            jax.tree.map(lambda *leaves: join(leaves, 1), *states),
+            jax.tree.map(lambda *leaves: join(leaves, 0), *scores),
+        )
+
+    def adopt(self, states: PyTree, scores: PyTree = None) -> RayState:
+        """The opposite: a state to go on from, made of arrays with axes (members, workers)."""
+        return RayState(tuple(split(states, scores, len(self._actors))))
 
     def advance(
         self,
@@ -173,24 +174,25 @@ class RayPool:
         window: int,
         length: np.ndarray | None = None,
         *,
-        scale: float | None = None,
+        noisy: Noisy | None = None,
         wait: bool = True,
     ) -> RayWindow:
-        """As `Pool.advance`; of a `Perturbed` only what it is made of is sent.
+        """As `Pool.advance`; or with perturbed parameters, of which theta is sent alone.
 
         **Arguments:**
 
-        - `scale`: what contributions are to be scaled by, if actors may add them up.
+        - `state`: what an earlier call or `adopt` returned, or `None`.
+        - `thetas`: the parameters of each unroll, or, with `noisy`, the theta of all.
+        - `noisy`: how to perturb it.
         - `wait`: whether to wait for all workers even if `allow_stale`.
         """
         began = time.perf_counter()
         length = np.full_like(start, window) if length is None else length
         parts = parts_of(len(start), len(self._actors))
-        shares = split(state, parts)
-        least = min(part.stop - part.start for part in parts)
-        if scale is not None and parameter_count(thetas.theta) > SUM_RATIO * least:
-            scale = None
-        post = _Post(self, thetas, parts, (keys, start, length), window, scale)
+        if state is not None and not isinstance(state, RayState):
+            state = self.adopt(state)
+        shares = [Share()] * len(parts) if state is None else list(state.shares)
+        post = _Post(self, thetas, noisy, parts, (keys, start, length), window)
         sent = [share.pending or post.send(i, share) for i, share in enumerate(shares)]
         wait_began = time.perf_counter()
         new = {i for i, share in enumerate(shares) if share.pending is None}
@@ -293,31 +295,29 @@ class _Post:
         self,
         pool: RayPool,
         thetas: PyTree,
+        noisy: Noisy | None,
         parts: list[slice],
-        rows: tuple,
+        rows: tuple[np.ndarray, ...],
         window: int,
-        scale: float | None,
     ):
-        self.pool, self.thetas, self.parts = pool, jax.device_get(thetas), parts
-        self.rows, self.window, self.scale = rows, window, scale
-        put = pool._ray.put
-        if isinstance(thetas, Perturbed):
-            self.theta = [put(self.thetas.theta)] * len(parts)
+        self.pool, self.noisy, self.parts = pool, noisy, parts
+        self.rows, self.window = rows, window
+        put, thetas = pool._ray.put, jax.device_get(thetas)
+        if noisy is not None:
+            self.theta = [put(thetas)] * len(parts)
         else:
-            self.theta = [put(jax.tree.map(lambda x, p=p: x[:, p], self.thetas)) for p in parts]
+            self.theta = [put(jax.tree.map(lambda x, p=p: x[:, p], thetas)) for p in parts]
 
     def send(self, i: int, share: Share, before: Sent | None = None) -> Sent:
         """Ask for the window of a share, for the first time or after its actor was lost."""
         pool, part, kept = self.pool, self.parts[i], share.kept
         keys, start, length = (row[part] for row in self.rows)
-        again = pool._lost(i, share) or (before is not None and share.given is None)
-        noise: tuple | None = None
-        sigma: Any = np.zeros(len(start), np.float32)
-        if isinstance(self.thetas, Perturbed):
-            p = self.thetas
+        again = pool._lost(i, share) or (before is not None and share.given[0] is None)
+        noisy, sigma = None, np.zeros(len(start), np.float32)
+        if self.noisy is not None:
             # A noise keeps the sigma it was first asked for with.
-            sigma = p.sigma[part] if before is None else before.sigma
-            noise = (p.keys[part], p.episode[part], sigma, p.horizon, p.period, p.members)
+            sigma = self.noisy.sigma[part] if before is None else before.sigma
+            noisy = self.noisy.of(part, sigma)
         elif again and start.any():
             raise PoolError("an actor was lost, and only estimators can restart its workers.")
         actor = pool._actors[i]
@@ -331,12 +331,11 @@ class _Post:
             again=again,
             result=result.number,
             forget=forget,
-            noise=noise,
+            noisy=noisy,
             keys=keys,
             start=start,
             window=self.window,
             length=length,
-            scale=self.scale,
         )
         reply = actor.advance.remote(self.theta[i], task)
         attempt = 1 if before is None else before.attempt + 1

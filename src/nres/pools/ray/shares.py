@@ -38,7 +38,8 @@ class Share:
     """Where the state of an actor's workers is: kept there, or given here, or nowhere yet."""
 
     kept: Kept | None = None
-    given: PyTree = None
+    given: tuple[PyTree, PyTree] = (None, None)
+    """The state and the score."""
     member: int | None = None
     pending: Sent | None = None
 
@@ -56,23 +57,25 @@ def parts_of(workers: int, actors: int) -> list[slice]:
     return [slice(*edge) for edge in itertools.pairwise(edges)]
 
 
-def split(state: Any, parts: list[slice]) -> list[Share]:
-    """A state by share, wherever it is."""
-    if state is None:
-        return [Share()] * len(parts)
-    if isinstance(state, RayState):
-        return list(state.shares)
-    for leaf in jax.tree.leaves(state):
-        if leaf.ndim < 2 or leaf.shape[1] != parts[-1].stop:
+def split(states: PyTree, scores: PyTree, actors: int) -> list[Share]:
+    """Arrays by share, to be given to actors that do not have them."""
+    leaves = jax.tree.leaves(states)
+    for leaf in leaves:
+        if leaf.ndim < 2 or leaf.shape[1] != leaves[0].shape[1]:
             raise PoolError(
                 "a state can be shared among actors if its arrays have axes (members, workers) in "
                 f"front; one has the shape {leaf.shape}."
             )
-    return [Share(given=jax.tree.map(lambda x, p=p: x[:, p], state)) for p in parts]
+
+    def take(part):
+        states_of = jax.tree.map(lambda x: x[:, part], states)
+        return states_of, jax.tree.map(lambda x: np.asarray(x)[part], scores)
+
+    return [Share(given=take(part)) for part in parts_of(leaves[0].shape[1], actors)]
 
 
-def join(*parts: Any) -> Any:
+def join(parts: tuple[Any, ...], axis: int) -> Any:
     """The arrays of all shares as one."""
     if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts, axis=1)
-    return jnp.concatenate(parts, axis=1)
+        return np.concatenate(parts, axis=axis)
+    return jnp.concatenate(parts, axis=axis)  # of random keys

@@ -1,0 +1,183 @@
+"""What an update costs with the workers in the actors of Ray: bytes, seconds by phase, scaling.
+
+python benchmarks/actors.py [--quick] [--out FOLDER]
+
+All on one machine: actors share its cores, and what they say to each other does not leave it. What
+can be seen here is what Ray costs, not how much faster several machines are.
+"""
+
+import argparse
+import functools
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ray
+
+import nres
+from nres.files import write_json
+from nres.noise import draw
+from nres.pools import MujocoPool, RayPool, Window
+from run import machine, show
+
+PER_ACTOR = 40
+CHEETAH = functools.partial(MujocoPool, "halfcheetah", variance=0.03)
+
+
+class Nothing:
+    """A simulator that takes no time: what remains is what Ray takes."""
+
+    horizon = 1000
+    can_fork = True
+
+    def advance(self, state, thetas, keys, start, window, length=None):
+        lanes = jax.tree.leaves(thetas)[0].shape[:2]
+        length = np.broadcast_to(length, lanes).astype(np.int32)
+        return Window({"x": np.zeros(lanes)}, np.ones(lanes), length, np.zeros(lanes, bool))
+
+    def fork(self, state, member):
+        return state
+
+    def check(self, theta):
+        pass
+
+
+class Recorder:
+    """An actor whose letters are weighed."""
+
+    def __init__(self, actor: Any, sizes: dict[str, list]):
+        self.actor, self.sizes = actor, sizes
+        self.advance = self
+
+    def remote(self, theta: Any, task: Any) -> Any:
+        self.sizes["theta"].append(theta)  # the same object for all actors
+        self.sizes["out"].append(len(pickle.dumps(task, protocol=5)))
+        reply = self.actor.advance.remote(theta, task)
+        self.sizes["in"].append(reply)
+        return reply
+
+
+def bytes_sent(pool: RayPool, estimator: Any, theta: Any, state: Any) -> dict[str, int]:
+    """Bytes of one update: of theta, and of all that goes to the actors and comes back."""
+    sizes: dict[str, list] = {"theta": [], "out": [], "in": []}
+    actors = pool._actors
+    kept = [share.kept for share in state.carry.pool.shares]
+    pool._actors = [Recorder(actor, sizes) for actor in actors]
+    for share, actor in zip(kept, pool._actors, strict=True):
+        share.actor = actor
+    estimator.estimate(theta, state)
+    pool._actors = actors
+    letters = set(sizes["theta"])
+    return {
+        "theta_bytes": sum(len(pickle.dumps(ray.get(x), protocol=5)) for x in letters),
+        "out_bytes": sum(sizes["out"]),
+        "in_bytes": sum(len(pickle.dumps(ray.get(x), protocol=5)) for x in sizes["in"]),
+    }
+
+
+def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], Any]:
+    """Seconds an update by phase (medians), and the state after it."""
+    pool = estimator.pool
+    state = estimator.init(theta, jax.random.key(0))
+    state = estimator.estimate(theta, state).state  # compiles
+    rows = []
+    for _ in range(updates):
+        began = time.perf_counter()
+        estimate = estimator.estimate(theta, state)
+        jax.block_until_ready(estimate.grad)
+        whole = time.perf_counter() - began
+        state = estimate.state
+        spent = {"whole": whole}
+        if isinstance(pool, RayPool):
+            spent |= {
+                "send": pool.phases["send"],
+                "unroll": pool.phases["busy"],
+                "ray": pool.phases["wait"] - pool.phases["busy"],
+                "here": whole - pool.phases["send"] - pool.phases["wait"],
+            }
+        rows.append(spent)
+    return {name: float(np.median([row[name] for row in rows])) for name in rows[0]}, state
+
+
+def scaling(quick: bool) -> list[dict]:
+    """HalfCheetah with as many workers for each actor, against the same workers without Ray."""
+    rows, updates = [], 3 if quick else 40
+    for actors in (1, 2) if quick else (1, 2, 4):
+        workers = PER_ACTOR * actors
+        make = functools.partial(nres.NRES, workers=workers, window=20, sigma=0.004)
+        here = CHEETAH()
+        theta = here.initial_theta(jax.random.key(0))
+        alone, _ = phases(make(here), theta, updates)
+        pool = RayPool(functools.partial(CHEETAH, threads=1), actors=actors)
+        estimator = make(pool)
+        found, state = phases(estimator, theta, updates)
+        rows.append(
+            {"actors": actors, "workers": workers, "without_ray": alone["whole"]}
+            | found
+            | {"of_without_ray": alone["whole"] / found["whole"]}
+            | bytes_sent(pool, estimator, theta, state)
+        )
+        pool.close()
+    return rows
+
+
+def overhead(quick: bool) -> list[dict]:
+    """An update of no work at all, as actors, workers and parameters grow."""
+    rows, updates = [], 5 if quick else 100
+    sizes = [(a, 100, 100) for a in (1, 2, 4)]
+    sizes += [(2, n, 100) for n in (1_000, 10_000)]
+    sizes += [(2, 100, d) for d in (10_000, 100_000)]
+    for actors, workers, parameters in [(2, 100, 100)] if quick else sizes:
+        pool = RayPool(Nothing, actors=actors)
+        estimator = nres.NRES(pool, workers=workers, window=100, sigma=0.1, noise="regenerate")
+        theta = jnp.zeros(parameters)
+        found, state = phases(estimator, theta, updates)
+        row = {"actors": actors, "workers": workers, "parameters": parameters} | found
+        rows.append(row | bytes_sent(pool, estimator, theta, state))
+        pool.close()
+    return rows
+
+
+def drawing(quick: bool) -> dict:
+    """Seconds to draw a number of noise on this backend, in blocks as they are drawn."""
+    size = 2**16 if quick else 2**22
+    workers, theta = 64, jnp.zeros(size // 64)
+    keys = jax.random.split(jax.random.key(0), workers)
+
+    @jax.jit
+    def total(number):
+        noise = draw(keys, jnp.full(workers, number), jnp.ones(workers), theta)
+        return jnp.tensordot(jnp.ones(workers), noise, axes=1).sum()
+
+    total(0).block_until_ready()
+    times = []
+    for i in range(3 if quick else 20):
+        began = time.perf_counter()
+        total(i).block_until_ready()
+        times.append((time.perf_counter() - began) / size)
+    return {"backend": jax.default_backend(), "seconds_a_number": float(np.median(times))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a moment each, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    arguments = parser.parse_args()
+    nres.pools.ray.connect("local", cpus=4)
+    results: dict[str, Any] = {
+        "machine": machine() | {"ray": ray.__version__},
+        "scaling": scaling(arguments.quick),
+        "overhead": overhead(arguments.quick),
+        "drawing": drawing(arguments.quick),
+    }
+    show("NRES on HalfCheetah, W = 20, 40 workers an actor, seconds an update", results["scaling"])
+    show("An update of no work, seconds", results["overhead"])
+    write_json(arguments.out / "actors.json", results)
+
+
+if __name__ == "__main__":
+    main()
