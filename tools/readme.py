@@ -1,4 +1,4 @@
-"""Fill the tables of README.md from results/, so that no number in it is typed.
+"""Fill the tables of README.md and docs/ from results/, so that no number in them is typed.
 
 python tools/readme.py [--check]
 """
@@ -6,19 +6,11 @@ python tools/readme.py [--check]
 import json
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+import scaling
+from results import ROOT, load, table
+
 DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
-
-
-def table(heading: list[str], rows: list[list[str]]) -> str:
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
-    return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def load(name: str) -> dict:
-    return json.loads((ROOT / "results" / name).read_text())
 
 
 def throughput() -> str:
@@ -338,23 +330,8 @@ def sweep_speed() -> str:
     return f"{rates['sweep'] / rates['plain unrolls']:.2f}"
 
 
-def scaling() -> str:
-    rows = [
-        [
-            f"{row['devices']}",
-            f"{row['workers']:,}",
-            f"{row['updates_per_second']:,.0f}",
-            f"{row['one_device']:,.0f}",
-            f"{row['of_one_device']:.2f}",
-        ]
-        for row in load("bench/scaling.json")["devices"]
-    ]
-    heading = ["simulated devices", "N", "updates/s", "all workers on one device", "ratio"]
-    return table(heading, rows)
-
-
 PARTS = (
-    scaling,
+    *scaling.PARTS,
     variance_periods,
     variance_fulles,
     variance_lorenz,
@@ -389,8 +366,9 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    if "--check" in sys.argv:
-        sys.exit(filled(text) != text and "README.md is out of date: run tools/readme.py")
-    readme.write_text(filled(text))
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = page.read_text()
+        if "--check" not in sys.argv:
+            page.write_text(filled(text))
+        elif filled(text) != text:
+            sys.exit(f"{page.name} is out of date: run tools/readme.py")

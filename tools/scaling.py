@@ -1,0 +1,111 @@
+"""The numbers of docs/scaling.md."""
+
+from results import load, table
+
+
+def devices() -> str:
+    rows = [
+        [
+            f"{row['devices']}",
+            f"{row['workers']:,}",
+            f"{row['updates_per_second']:,.0f}",
+            f"{row['one_device']:,.0f}",
+            f"{row['of_one_device']:.2f}",
+        ]
+        for row in load("bench/scaling.json")["devices"]
+    ]
+    heading = ["simulated devices", "N", "updates/s", "all workers on one device", "ratio"]
+    return table(heading, rows)
+
+
+def actors() -> str:
+    rows = [
+        [
+            f"{row['actors']}",
+            f"{row['workers']:,}",
+            *(milliseconds(row[name]) for name in ("send", "unroll", "ray", "here", "whole")),
+            milliseconds(row["without_ray"]),
+            f"{row['of_without_ray']:.2f}",
+        ]
+        for row in load("bench/actors.json")["scaling"]
+    ]
+    phases = ["θ and tasks out", "unroll", "rest of the wait", "reduce", "whole update"]
+    return table(["actors", "N", *phases, "without Ray", "ratio"], rows)
+
+
+def messages() -> str:
+    rows = [
+        [
+            f"{row['actors']}",
+            f"{row['workers']:,}",
+            f"{row['parameters']:,}",
+            *(milliseconds(row[name]) for name in ("send", "unroll", "ray", "here", "whole")),
+            *(f"{row[f'{name}_bytes'] / 1000:,.1f}" for name in ("theta", "out", "in")),
+        ]
+        for row in load("bench/actors.json")["overhead"]
+    ]
+    phases = ["θ and tasks out", "in the actor", "rest of the wait", "reduce", "whole update"]
+    return table(["actors", "N", "d", *phases, "θ, kB", "tasks, kB", "replies, kB"], rows)
+
+
+def a_worker() -> str:
+    rows = load("bench/actors.json")["overhead"]
+    few, many = (next(r for r in rows if r["workers"] == n) for n in (1_000, 10_000))
+    out, back = ((many[name] - few[name]) / 9_000 for name in ("out_bytes", "in_bytes"))
+    return f"{out:.0f} bytes go out and {back:.0f} come back"
+
+
+def ray_overhead() -> str:
+    rows = load("bench/actors.json")["overhead"][:3]
+    return ", ".join(f"{milliseconds(r['whole'])} ms with {r['actors']}" for r in rows)
+
+
+def drawing() -> str:
+    return f"{load('bench/actors.json')['drawing']['seconds_a_number'] * 1e9:.0f} ns"
+
+
+def asking() -> str:
+    return f"{milliseconds(load('scaling/cluster.json')['measured']['ask_actor'])} ms"
+
+
+def cluster() -> str:
+    phases = ("ask", "theta out", "unroll", "stragglers", "replies", "driver", "failures")
+    rows = [
+        [
+            f"{row['machines']:,}",
+            f"{row['parameters']:,}",
+            f"{row['window']}",
+            *(f"{row[name]:.2g}" for name in phases),
+            f"{row['seconds']:.2g}",
+            f"{row['unrolling']:.0%}",
+        ]
+        for row in load("scaling/cluster.json")["rows"]
+        if row["actors_sum"] and row["machines"] in (10, 100, 1_000)
+    ]
+    return table(["machines", "d", "W", *phases, "whole", "unrolling"], rows)
+
+
+def driver_draws() -> str:
+    rows = [r for r in load("scaling/cluster.json")["rows"] if r["machines"] == 1_000]
+    seconds = {(r["parameters"], r["actors_sum"]): r["seconds"] for r in rows if r["window"] == 20}
+    return " and ".join(
+        f"{seconds[d, False]:,.0f} s instead of {seconds[d, True]:.2g} with d = {d:,}"
+        for d in (102, 100_000)
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"
+
+
+PARTS = (
+    devices,
+    actors,
+    messages,
+    a_worker,
+    ray_overhead,
+    drawing,
+    asking,
+    cluster,
+    driver_draws,
+)
