@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -273,6 +274,15 @@ def test_from_the_command_line(cluster, pool, tmp_path):
     assert mine.settings == theirs.settings
     np.testing.assert_allclose(mine.theta(), theirs.theta(), rtol=1e-3)
     assert mine.metrics["total_steps"].tolist() == theirs.metrics["total_steps"].tolist()
+
+
+def test_code_of_the_documentation(cluster, pool, closing):
+    text = (Path(__file__).parent.parent / "docs" / "scaling.md").read_text()
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "RayPool" in c]
+    names = {}
+    exec(code, names)
+    closing(names["pool"])
+    assert names["estimator"].horizon == 1000
 
 
 class Broken(MujocoPool):

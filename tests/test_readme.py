@@ -1,4 +1,4 @@
-"""The README: its code runs, and its numbers are those of results/."""
+"""The README and docs/: their code runs, and their numbers are those of results/."""
 
 import re
 import subprocess
@@ -10,10 +10,16 @@ import pytest
 from helpers import as_users_run
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    block
+    for page in PAGES
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
 
 
-@pytest.mark.parametrize("code", BLOCKS)
+# What needs Ray is run where there is a cluster, in test_ray.py.
+@pytest.mark.parametrize("code", [block for block in BLOCKS if "RayPool" not in block])
 def test_code_runs(code):
     with as_users_run():
         exec(code, {})
@@ -23,6 +29,7 @@ def test_numbers_come_from_results():
     subprocess.run([sys.executable, "tools/readme.py", "--check"], cwd=ROOT, check=True)
 
 
-def test_links_lead_somewhere():
-    for link in re.findall(r"\]\(([^)h][^)]*)\)", (ROOT / "README.md").read_text()):
-        assert (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)h][^)]*)\)", page.read_text()):
+        assert (page.parent / link).exists(), link

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 
-import scaling
+import scaling_page
 from results import ROOT, load, table
 
 DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
@@ -331,7 +331,7 @@ def sweep_speed() -> str:
 
 
 PARTS = (
-    *scaling.PARTS,
+    *scaling_page.PARTS,
     variance_periods,
     variance_fulles,
     variance_lorenz,
