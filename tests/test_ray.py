@@ -23,7 +23,6 @@ from nres import runs
 from nres.cli import app
 from nres.estimators.remote import portable
 from nres.pools import MujocoPool, PoolError, RayPool
-from nres.pools.ray import StatesLostError
 
 # Ray starts processes by a fork that does nothing but that.
 pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
@@ -147,6 +146,7 @@ def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(pool):
     make = functools.partial(nres.PES, workers=5, window=8, sigma=0.3)
     alone = estimates(make(swimmer()), THETA, 5)
     state = estimates(make(pool), THETA, 3)[-1].state
+    os.kill(process_of(pool._actors[2]), 9)  # what is lost is made anew
     saved = portable(make(pool), THETA, state)
     expected = jax.tree.leaves(alone[2].state.carry)
     for leaf, other in zip(jax.tree.leaves(saved.carry), expected, strict=True):
@@ -253,7 +253,7 @@ def test_a_simulator_that_fails_is_told_from_a_machine_that_is_lost(cluster, clo
     ray.get(pool._actors[0].__ray_call__.remote(lambda self: setattr(self.pools[0], "how", "die")))
     with pytest.raises(PoolError, match="1 actors in a row died of the same workers"):
         estimator.estimate(THETA, state)
-    with pytest.raises(StatesLostError, match="an actor was lost"):
+    with pytest.raises(PoolError, match="an actor was lost, and the states that it kept"):
         pool.fetch(state.carry.pool)
 
 
@@ -320,3 +320,20 @@ def test_what_does_not_make_a_pool(cluster, pool):
         nres.BPTT(pool, workers=2)
     with pytest.raises(PoolError, match="axes \\(members, workers\\) in front"):
         pool.adopt({"x": np.zeros(3)})
+
+
+def test_all_actors_but_one_are_lost_and_there_is_room_for_none(pool, monkeypatch):
+    """None of the dead is asked to take the place of another."""
+    monkeypatch.setattr("nres.pools.ray.pool.ATTEMPTS", 2)
+    pool._crowded_until = float("inf")
+
+    def kill(i):
+        if i == 2:
+            for actor in pool._actors[:2]:
+                os.kill(process_of(actor), 9)
+
+    alone = estimates(ESTIMATORS["NRES"](swimmer()), THETA, 4)
+    together = estimates(ESTIMATORS["NRES"](pool), THETA, 4, before=kill)
+    assert_close(alone, together)
+    assert [int(e.info.restarted) for e in together] == [0, 0, 3, 0]
+    assert len(set(pool._actors)) == 1

@@ -285,7 +285,7 @@ def entry(result, update, updates, losses, evals=None):
     number = np.arange(update - len(losses) + 1, update + 1)
     rows = {"update": number, "total_steps": 10 * number, "sequential_steps": number}
     rows |= {"seconds": 0.5 * number, "loss": np.array(losses, float), "grad_norm": 2.0 * number}
-    rows |= {"nonfinite": 0 * number}
+    rows |= dict.fromkeys(("nonfinite", "restarted", "late"), 0 * number)
     return Progress(result.theta, state, updates, rows, evals)
 
 

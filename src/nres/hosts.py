@@ -2,11 +2,13 @@
 
 Each of them has been connected to the others by `jax.distributed.initialize` and executes the same
 program; their devices make one mesh. What only one of them can know - the time, a signal, what is
-on its disk - is told to the others here. With a single process nothing of this does anything.
+on its disk - is told to the others here, so all of them must make these calls, and those of
+`Checkpoints` and `Run` that use them. With a single process nothing of this does anything.
 """
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+# What JAX says when a computation of several processes ends because one of them is gone.
+_LOSS = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|gloo|NCCL|heartbeat", re.I)
+
 
 class HostError(RuntimeError):
     """Processes that do not come together, or no longer are."""
@@ -23,19 +28,20 @@ class HostError(RuntimeError):
 
 def several() -> bool:
     """Whether this is one of several processes."""
-    return jax.process_count() > 1
+    # Asked in this order, so that nothing is initialised for a single one.
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def first() -> bool:
     """Whether this is the process that reads, writes and draws."""
-    return jax.process_index() == 0
+    return not several() or jax.process_index() == 0
 
 
 def agree(number: int, flag: bool) -> tuple[int, bool]:
     """The number of the first process, and whether the flag is set in any."""
     if not several():
         return number, flag
-    with _together():
+    with together():
         everyone = multihost_utils.process_allgather(np.array([number, flag], np.int32))
     return int(everyone[0, 0]), bool(everyone[:, 1].any())
 
@@ -47,7 +53,7 @@ def from_first(value: Any) -> Any:
     text = json.dumps(value).encode() if first() else b""
     length, _ = agree(len(text), False)
     letters = np.frombuffer(text.ljust(length)[:length], np.uint8)
-    with _together():
+    with together():
         return json.loads(bytes(multihost_utils.broadcast_one_to_all(letters)))
 
 
@@ -56,7 +62,7 @@ def arrays_from_first(arrays: list[np.ndarray]) -> list[np.ndarray]:
     if not several():
         return arrays
     # As bytes: else numbers of double precision would become single on their way.
-    with _together():
+    with together():
         told = multihost_utils.broadcast_one_to_all([_bytes(x) for x in arrays])
     return [np.asarray(b).view(x.dtype).reshape(x.shape) for b, x in zip(told, arrays, strict=True)]
 
@@ -64,7 +70,7 @@ def arrays_from_first(arrays: list[np.ndarray]) -> list[np.ndarray]:
 def gathered(array: Any) -> np.ndarray:
     """An array that may be spread over the processes, whole; all of them must ask for it."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        with _together():
+        with together():
             return multihost_utils.process_allgather(array, tiled=True)
     return np.asarray(array)
 
@@ -74,18 +80,33 @@ def own(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree) if several() else tree
 
 
+def check_same(values: dict[str, Any]) -> None:
+    """Refuse to go on unless all processes say the same, by JSON, as the first one."""
+    theirs = from_first(values)
+    different = [name for name in values if values[name] != theirs[name]]
+    _, somewhere = agree(0, bool(different))
+    if different:
+        name = different[0]
+        raise HostError(
+            f"process {jax.process_index()} was started with {name}={values[name]!r} and process "
+            f"0 with {theirs[name]!r}: all processes of a run need the same."
+        )
+    if somewhere:
+        raise HostError("another process was started with other settings: see what it says.")
+
+
 @contextlib.contextmanager
-def _together() -> Iterator[None]:
+def together() -> Iterator[None]:
+    """Tell the loss of another process from all else that may go wrong in a computation."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        raise lost(error) from error
-
-
-def lost(error: Exception) -> HostError:
-    """What it means if processes could not compute together."""
-    reason = str(error).partition("\n")[0]
-    return HostError(f"another process of the run has ended, or cannot be reached ({reason})")
+        if not several() or not _LOSS.search(str(error)):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise HostError(
+            f"another process of the run has ended, or cannot be reached ({reason})"
+        ) from error
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from nres.system import Theta, at_least_single
@@ -163,12 +162,6 @@ def spread(theta: Theta, epsilon: PyTree, members: int) -> PyTree:
         return jnp.stack([x + e, x - e] + [x] * (members - 2))
 
     return jax.tree.map(apply, theta, epsilon)
-
-
-def as_keys(words: UInt32[Array | np.ndarray, "workers words"]) -> Key[Array, "workers"]:
-    """Random keys from their words, of which the usual generator has two."""
-    impl = "threefry2x32" if words.shape[1] == 2 else "rbg"
-    return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
 
 
 def update_noise(

@@ -43,20 +43,21 @@ def explained(command: Callable) -> Callable:
             return command(*arguments, **options)
         except SettingsError as error:
             tell(error)
-            _end(2, error)
+            end(2, error)
         except TOLD as error:
             tell(error)
-            _end(1, error)
+            end(1, error)
         except Exception as error:
             if not several() or isinstance(error, typer.Exit):
                 raise
             traceback.print_exc()
-            _end(1, error)
+            end(1, error)
 
     return wrapped
 
 
-def _end(code: int, error: Exception) -> NoReturn:
+def end(code: int, error: Exception | None = None) -> NoReturn:
+    """End the command before its time."""
     if several():
         # The usual way would be to wait for the others, who wait for this one.
         sys.stdout.flush()

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nres import hosts
 from nres.cli.display import Display
-from nres.cli.errors import explained
+from nres.cli.errors import end, explained
 from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
 from nres.figures import run_figure
 from nres.runs import Outcome, Problem, Run, SettingsError, build, execute, new_path, resolve
@@ -35,9 +35,7 @@ DataDir = Annotated[
 Devices = Annotated[str | None, typer.Option(help="How many devices share the workers, or all.")]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        help="Actors share the workers: local, auto, HOST:PORT or none.", metavar="ADDRESS"
-    ),
+    typer.Option(help="Actors share the workers: local, auto or HOST:PORT.", metavar="ADDRESS"),
 ]
 Actors = Annotated[int | None, typer.Option(help="How many; one a processor, if not said.")]
 AllowStale = Annotated[
@@ -115,7 +113,8 @@ def train(
         options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)
-    run = Run.create(out or new_path(system, settings.method), settings, problem)
+    path = hosts.from_first(str(out or new_path(system, settings.method)))
+    run = Run.create(path, settings, problem)
     carry_out(run, problem, tensorboard=tensorboard, quiet=quiet)
 
 
@@ -137,6 +136,8 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run that was interrupted, or killed, as if it had not been.
+
+    In another place, if one is said; --ray none brings it back from a Ray cluster.
 
     Example: nres resume runs/first
     """
@@ -186,13 +187,13 @@ def carry_out(
             highlight=False,
             soft_wrap=True,
         )
-        raise typer.Exit(130) from None
+        end(130)
     run = outcome.run
     if hosts.first():
         run_figure([run], run.path / "figure.png")
     if not quiet:
         tell(console, outcome)
-    if outcome.unfinished:
+    if outcome.unfinished and (outcome.signal is not None or hosts.several()):
         # If it was none of this process, another one of the run got it.
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
 

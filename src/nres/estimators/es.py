@@ -76,6 +76,11 @@ class EvolutionStrategy(Estimator):
         check_settings(self.pool, workers, window, nonfinite)
         if not callable(sigma) and not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"sigma must be positive, got {sigma}.")
+        if isinstance(self.pool, RayPool) and self.pool.allow_stale and window == self.horizon:
+            raise ValueError(
+                "with allow_stale, windows must be shorter than episodes: what is late would have "
+                "to be carried to the next estimate, and nothing is where a window is an episode."
+            )
         if noise not in ("keep", "regenerate"):
             raise ValueError(f'noise must be "keep" or "regenerate", got {noise!r}.')
         self.workers = workers
@@ -90,8 +95,7 @@ class EvolutionStrategy(Estimator):
     @property
     def carries(self) -> bool:
         """Whether anything outlives a window: not if the window is the whole episode."""
-        late = isinstance(self.pool, RayPool) and self.pool.allow_stale
-        return late or self.window < self.horizon
+        return self.window < self.horizon
 
     @property
     def accumulates(self) -> bool:

@@ -66,8 +66,10 @@ def portable(es: "EvolutionStrategy", theta: Theta, state: EstimatorState) -> Es
     if state.carry is None:
         return state
     assert isinstance(es.pool, RayPool)
-    states, score = es.pool.fetch(state.carry.pool)
     sigma, workers, epsilon = state.carry.noise.sigma, state.workers, None
+    noisy, keys = _noisy(es, workers, None, sigma)
+    start = np.asarray(workers.start)
+    states, score = es.pool.fetch(state.carry.pool, (theta, noisy, keys, start))
     if es.noise == "keep" and es.window < es.horizon:
         number = noise_number(workers.episode, workers.start, es.horizon, es.period)
         epsilon = draw(workers.key, number, sigma, theta)
@@ -77,27 +79,34 @@ def portable(es: "EvolutionStrategy", theta: Theta, state: EstimatorState) -> Es
 
 def _ask(es, theta, update, workers, noise, state, window: int, length) -> RayWindow:
     """Let the pool run a window."""
-    rows = _rows(noise, workers, es.sigma_at(update), es.period)
-    rows, start, length = jax.device_get((rows, workers.start, length))
-    words, sigma, keys = rows
-    noisy = Noisy(
-        keys=words,
-        episode=np.asarray(workers.episode),
-        sigma=sigma,
-        horizon=es.horizon,
-        period=es.period,
-        members=es.members,
-        accumulate=es.accumulates,
-        scale=es.scale,
-    )
+    noisy, keys = _noisy(es, workers, noise, es.sigma_at(update))
+    start, length = jax.device_get((workers.start, length))
     # Nobody may be late before the first update: workers are brought to their places.
     wait = int(update) == 0
     return es.pool.advance(state, theta, keys, start, window, length, noisy=noisy, wait=wait)
 
 
+def _noisy(es, workers, noise, sigma) -> tuple[Noisy, np.ndarray]:
+    """How actors are to perturb theta, and the words of the keys of the workers' episodes."""
+    words, scale, keys = jax.device_get(_rows(noise, workers, sigma, es.period))
+    noisy = Noisy(
+        keys=words,
+        episode=np.asarray(workers.episode),
+        sigma=scale,
+        horizon=es.horizon,
+        window=es.window,
+        period=es.period,
+        members=es.members,
+        accumulate=es.accumulates,
+        scale=es.scale,
+        generator=str(jax.random.key_impl(workers.key)),
+    )
+    return noisy, keys
+
+
 @eqx.filter_jit
 def _rows(
-    noise: Noise | None, workers: Workers, sigma: Float[Array, ""], period: int
+    noise: Noise | None, workers: Workers, sigma: Float[Array, "..."], period: int
 ) -> tuple[Array, Array, Array]:
     """Of each worker: the words of its key, its sigma, and the words of its episode's key."""
     scale = noise_scale(noise, workers.start, sigma, period)

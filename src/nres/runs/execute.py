@@ -8,15 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
-
 from nres import hosts
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator
 from nres.estimators.es import EvolutionStrategy
 from nres.estimators.remote import portable
 from nres.estimators.values import Steps
-from nres.pools.ray import RayPool, StatesLostError
+from nres.pools.base import Pool
+from nres.pools.ray import RayPool
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.metrics import MetricsWriter, cut_metrics
 from nres.runs.settings import Problem
@@ -71,11 +70,16 @@ def execute(
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     """
     settings, problem = run.settings, problem or run.spread()
+    last = settings.updates if updates is None else updates
     folder = run.path / "checkpoints"
-    with run.locked(), Checkpoints(folder, keep_every=settings.keep_every) as checkpoints:
+    with (
+        _closing(problem.estimator.pool),
+        run.locked(),
+        Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
+    ):
+        hosts.check_same(settings.to_json() | {"updates": last})
         theta, state, pending = problem.theta, None, None
         saved = checkpoints.updates()
-        last = settings.updates if updates is None else updates
         if last <= (saved[-1] if saved else 0):
             raise RunError(
                 f"{run.path} has made {saved[-1] if saved else 0} updates, and {last} are asked "
@@ -134,24 +138,30 @@ def execute(
                 )
                 keeper.save(result.theta, result.state)
             keeper.wait()
-    close = getattr(problem.estimator.pool, "close", None)
-    if close is not None:
-        close()
     which = signal.SIGTERM if terminated() else signal.SIGINT
     return Outcome(run, result, int(which) if terminated() or result.signalled else None)
 
 
 @contextlib.contextmanager
-def _together(run: Run) -> Iterator[None]:
-    """Say what it means if another process of the run does not answer any more."""
+def _closing(pool: Pool) -> Iterator[None]:
+    """Let a pool that has processes or actors end them, whatever happens."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, hosts.HostError) as error:
-        if not hosts.several():
-            raise
-        known = error if isinstance(error, hosts.HostError) else hosts.lost(error)
+    finally:
+        close = getattr(pool, "close", None)
+        if close is not None:
+            close()
+
+
+@contextlib.contextmanager
+def _together(run: Run) -> Iterator[None]:
+    """Say what to do if another process of the run does not answer any more."""
+    try:
+        with hosts.together():
+            yield
+    except hosts.HostError as error:
         raise hosts.HostError(
-            f"{known}. Start all of them again, with `nres resume {run.path}`: they go on from the "
+            f"{error}. Start all of them again, with `nres resume {run.path}`: they go on from the "
             "newest checkpoint."
         ) from error
 
@@ -210,9 +220,7 @@ class _Keeper:
         kept = settings.keep_every is not None and update % settings.keep_every == 0
         due = due or kept or self.saved_update < 0
         if hosts.agree(int(due), False)[0]:  # as the clock of the first says
-            # What was lost with an actor is there again after the next update.
-            with contextlib.suppress(StatesLostError):
-                self.save(progress.theta, progress.state)
+            self.save(progress.theta, progress.state)
 
     def save(self, theta: Any, state: TrainState) -> None:
         if state.update == self.saved_update:

@@ -56,7 +56,7 @@ class Run:
         """
         path = Path(path)
         trace = fingerprint(settings, problem)
-        _check_together(settings, trace)
+        hosts.check_same(settings.to_json() | {"the code of the system": trace})
         if not hosts.first():
             return cls(path, hosts.from_first(None))
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -187,22 +187,6 @@ class Run:
             except OSError:
                 raise RunError(f"another process is working on {self.path}.") from None
             yield
-
-
-def _check_together(settings: Settings, trace: dict[str, str]) -> None:
-    """Refuse a run whose processes were not all started to do the same."""
-    ours = settings.to_json() | {"system's code or JAX's version": trace}
-    theirs = hosts.from_first(ours)
-    different = [name for name in ours if ours[name] != theirs[name]]
-    _, somewhere = hosts.agree(0, bool(different))
-    if different:
-        name = different[0]
-        raise RunError(
-            f"process {jax.process_index()} was started with {name}={ours[name]!r} and process 0 "
-            f"with {theirs[name]!r}: all processes of a run need the same."
-        )
-    if somewhere:
-        raise RunError("another process was started with other settings: see what it says.")
 
 
 def checkpoint_template(problem: Problem) -> dict[str, Any]:

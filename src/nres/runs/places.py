@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from nres import hosts
+from nres.experiments.presets import SYSTEMS
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
 from nres.pools.mujoco import MujocoPool
@@ -24,8 +24,13 @@ def check_places(settings: "Settings") -> None:
     """Refuse what contradicts itself about where to run."""
     if settings.ray is None and (settings.actors is not None or settings.allow_stale):
         raise SettingsError("--actors and --allow-stale need --ray local, auto or HOST:PORT.")
-    if settings.ray is not None and settings.devices is not None:
-        raise SettingsError("workers are shared among --devices or among the actors of --ray.")
+    if settings.actors is not None and settings.actors < 1:
+        raise SettingsError(f"actors must be at least 1, got {settings.actors}.")
+    if settings.ray is not None and (settings.devices is not None or hosts.several()):
+        raise SettingsError(
+            "workers are shared among --devices (of several hosts, too) or among the actors of "
+            "--ray, not among both."
+        )
 
 
 def moved(
@@ -36,17 +41,15 @@ def moved(
     allow_stale: bool,
 ) -> "Settings":
     """The same run in another place, if one is said."""
-    here = dataclasses.replace(settings, devices=devices, ray=None, actors=None, allow_stale=False)
-    if devices is not None or ray == "none":
-        changed = here
-    elif ray is not None:
-        changed = dataclasses.replace(here, ray=ray, actors=actors, allow_stale=allow_stale)
-    else:
-        changed = dataclasses.replace(
-            settings,
-            actors=actors or settings.actors,
-            allow_stale=allow_stale or settings.allow_stale,
-        )
+    given: dict[str, Any] = {"devices": devices, "ray": ray, "actors": actors}
+    given["allow_stale"] = allow_stale
+    if ray is None and devices is None:  # where it was
+        given |= {"devices": settings.devices, "ray": settings.ray}
+        given["actors"] = settings.actors if actors is None else actors
+        given["allow_stale"] = settings.allow_stale or allow_stale
+    elif ray == "none":
+        given["ray"] = None
+    changed = dataclasses.replace(settings, **given)
     check_places(changed)
     return changed
 
@@ -75,14 +78,12 @@ def on_ray(system: System | Pool, settings: "Settings") -> RayPool:
     """The system in the actors of a Ray cluster."""
     assert settings.ray is not None
     options = settings.options
-    if isinstance(system, MujocoPool):  # an actor has one processor
-        options = {"threads": 1} | options
+    if settings.system in SYSTEMS and isinstance(system, MujocoPool):
+        options = {"threads": 1} | options  # an actor has one processor
     make = functools.partial(load_system, settings.system, options)
-    if settings.system.rpartition(":")[0].endswith(".py"):
-        # The file need not be where the actors are.
-        made_by = type(system)
-        require_ray().cloudpickle.register_pickle_by_value(sys.modules[made_by.__module__])
-        make = functools.partial(made_by, **options)
-    connect(settings.ray, cpus=settings.actors)
-    actors = settings.actors or int(require_ray().cluster_resources()["CPU"])
-    return RayPool(make, actors=actors, allow_stale=settings.allow_stale)
+    try:
+        connect(settings.ray, cpus=settings.actors)
+        actors = settings.actors or int(require_ray().cluster_resources()["CPU"])
+        return RayPool(make, actors=actors, allow_stale=settings.allow_stale)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"--ray {settings.ray}: {error}") from error

@@ -182,7 +182,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         allow_stale=filled.get("allow_stale", False),
         keep_every=keep_every,
     )
-    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every", "actors"):
+    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SettingsError(f"{name} must be at least 1, got {value}.")
@@ -249,21 +249,12 @@ def build(settings: Settings) -> Problem:
     values = {name: value for name, value in values.items() if value is not None}
     if "sigma" in values:
         values["sigma"] = _number(values["sigma"])
-    pool = system
     if settings.ray is not None and "sigma" not in info.takes:
         raise SettingsError(
             f"{settings.method} differentiates the system, which actors do not: --ray is for "
             "evolution strategies, such as --method nres."
         )
-    if settings.devices is not None:
-        pool = on_devices(system, settings.system, settings.devices)
-    try:
-        if settings.ray is not None:
-            info.estimator(system, **values)  # or it is refused, before any actor starts
-            pool = on_ray(system, settings)
-        estimator = info.estimator(pool, **values)
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
+    estimator = _estimator(settings, system, values)
     start, train = jax.random.split(jax.random.key(settings.seed))
     if not hasattr(system, "initial_theta"):
         raise SettingsError(
@@ -283,4 +274,22 @@ def build(settings: Settings) -> Problem:
         return {"loss": evaluate(system, theta, key, episodes=100).loss}
 
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
+    # Last, when all else has been checked: actors take seconds to start.
+    if settings.devices is not None:
+        pool = on_devices(system, settings.system, settings.devices)
+        estimator = _estimator(settings, pool, values)
+    elif settings.ray is not None:
+        actors = on_ray(system, settings)
+        try:
+            estimator = _estimator(settings, actors, values)
+        except SettingsError:
+            actors.close()
+            raise
     return Problem(system, estimator, optimizer, theta, train, measure)
+
+
+def _estimator(settings: Settings, pool: System | Pool, values: dict[str, Any]) -> Estimator:
+    try:
+        return METHODS[settings.method].estimator(pool, **values)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error

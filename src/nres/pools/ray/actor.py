@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.noise import Noise, as_keys
+from nres.noise import Noise
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
 
@@ -32,11 +32,14 @@ class Noisy(NamedTuple):
     sigma: np.ndarray
     """That of each worker's present noise."""
     horizon: int
+    window: int
     period: int
     members: int
     accumulate: bool
     scale: float
     """What contributions are scaled by."""
+    generator: str
+    """What the keys are for: a name that JAX knows."""
 
     def of(self, part: slice, sigma: np.ndarray) -> "Noisy":
         """That of some of the workers."""
@@ -64,6 +67,7 @@ class Task(NamedTuple):
     keys: np.ndarray
     start: np.ndarray
     window: int
+    """As for `Pool.advance`; zero with `again` does nothing but that."""
     length: np.ndarray
 
 
@@ -84,9 +88,9 @@ class Reply(NamedTuple):
 class Actor:
     """Holds pools, made by `make_pool`, and the states and scores of their workers."""
 
-    def __init__(self, make_pool: Callable[[], Any], cpu: bool):
-        if cpu:
-            jax.config.update("jax_platforms", "cpu")
+    def __init__(self, make_pool: Callable[[], Any], configuration: dict[str, Any]):
+        for name, value in configuration.items():  # of JAX
+            jax.config.update(name, value)
         self.make_pool = make_pool
         # One for each share: a simulator that offers no snapshots serves one alone.
         self.pools: dict[int, Pool] = {}
@@ -112,6 +116,10 @@ class Actor:
         else:
             if task.again:
                 state, score, extra = _unroll_again(pool, theta, task)
+            if state is not None and task.again and task.window == 0:
+                self.states[task.result] = state, score
+                nothing = np.zeros((task.noisy.members, task.start.size))
+                return Reply(nothing, extra, nothing > 0, None, None, time.perf_counter() - began)
             window, score, grad, norm = _run(
                 pool, theta, task, state, score, task.start, task.length
             )
@@ -138,12 +146,16 @@ class Actor:
 def _advance(pool, state, thetas, keys, start, length, window) -> Window:
     """A window with the parameters of each unroll."""
     if isinstance(pool, JaxPool):
-        return _advance_compiled(pool, state, thetas, as_keys(keys), start, window, length)
+        return _advance_compiled(pool, state, thetas, keys, start, window, length)
     thetas, start, length = jax.device_get((thetas, start, length))
     return pool.advance(state, thetas, keys, start, window, length)
 
 
-_advance_compiled = eqx.filter_jit(advance)
+@eqx.filter_jit
+def _advance_compiled(pool, state, thetas, keys, start, window, length) -> Window:
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        keys = jax.random.wrap_key_data(keys)
+    return advance(pool, state, thetas, keys, start, window, length)
 
 
 def _run(pool, theta, task, state, score, start, length) -> tuple[Window, PyTree, PyTree, Any]:
@@ -159,9 +171,13 @@ def _run_noisy(pool, noisy, state, score, keys, theta, start, length, window):
     from nres.estimators.values import Workers
 
     sigma = jnp.asarray(noisy.sigma)
+    words = jnp.asarray(noisy.keys)
+    own = jax.random.wrap_key_data(words, impl=noisy.generator)
+    if isinstance(pool, JaxPool):
+        keys = jax.random.wrap_key_data(keys, impl=noisy.generator)
     noise, epsilon, thetas = perturb(
         theta,
-        Workers(as_keys(noisy.keys), jnp.asarray(noisy.episode), start),
+        Workers(own, jnp.asarray(noisy.episode), start),
         None if score is None else Noise(sigma, None, score),
         sigma,
         horizon=noisy.horizon,
@@ -182,15 +198,17 @@ _run_compiled = eqx.filter_jit(_run_noisy)
 def _unroll_again(pool: Pool, theta: PyTree, task: Task) -> tuple[Any, PyTree, np.ndarray]:
     """States and scores at `start`, with the noises of these episodes, and the steps it took."""
     assert task.noisy is not None
-    rounds = task.start // max(1, task.window)  # windows begin at multiples of their length
+    size = task.noisy.window
+    rounds = task.start // size  # windows begin at multiples of their length
     last = int(rounds.max(initial=0))
     state, score, taken = None, None, np.zeros((), np.int32)
     for i in range(last):
         # They begin late and arrive together: see `Estimator.init`.
         behind = last - rounds
-        here = np.maximum(i - behind, 0).astype(task.start.dtype) * task.window
-        length = np.where(i >= behind, task.window, 0).astype(task.length.dtype)
-        window, score, *_ = _run(pool, theta, task, state, score, here, length)
+        here = np.maximum(i - behind, 0).astype(task.start.dtype) * size
+        length = np.where(i >= behind, size, 0).astype(task.length.dtype)
+        whole = task._replace(window=size)
+        window, score, *_ = _run(pool, theta, whole, state, score, here, length)
         # The third member of a worker is the one that moves its state.
         state = window.state if task.noisy.members < 3 else pool.fork(window.state, 2)
         taken = taken + np.where(length > 0, np.asarray(window.steps), 0)

@@ -9,36 +9,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, PyTree
+from jaxtyping import PyTree
 
-from nres.pools.base import PoolError, Window
-from nres.pools.ray.actor import Actor, Facts, Noisy, Reply, Task
+from nres.pools.base import PoolError
+from nres.pools.ray.actor import Actor, Facts, Noisy, Reply
 from nres.pools.ray.cluster import connect, require_ray
-from nres.pools.ray.shares import Kept, RayState, Sent, Share, join, parts_of, split
+from nres.pools.ray.post import Post, RayWindow, put_together
+from nres.pools.ray.shares import RayState, Sent, Share, join, parts_of, split
 
 # A window that ends with the death of its actor so many times in a row will always do so.
 ATTEMPTS = 4
 # Where a new actor found no room, none is asked for again for so long.
 CROWDED_SECONDS = 600
-
-
-class StatesLostError(PoolError):
-    """States that were asked for are lost; after the next window they will be there again."""
-
-
-class RayWindow(Window):
-    """A window with what can happen to workers that are elsewhere."""
-
-    sigma: Float[np.ndarray, "workers"]
-    """The sigma of each worker's noise in this window, which may have begun a while ago."""
-    late: Bool[np.ndarray, "workers"]
-    """Workers that were not waited for. The next call asks for the same window of theirs again."""
-    restarted: Bool[np.ndarray, "workers"]
-    """Workers whose state was lost, and made anew."""
-    grad: PyTree
-    """The sum of the workers' contributions; `None` if nothing was perturbed."""
-    norm: Float[np.ndarray, "workers"] | None
-    """The norm of each of them."""
 
 
 class RayPool:
@@ -60,7 +42,7 @@ class RayPool:
     estimator = nres.NRES(pool, workers=320, window=20, sigma=0.004)
     ```
 
-    Only evolution strategies can use it.
+    Only evolution strategies can use it. An actor forms the parameters of all its unrolls at once.
 
     **Arguments:**
 
@@ -110,9 +92,15 @@ class RayPool:
         self.phases: dict[str, float] = {}
         """Seconds of the last window: to send, to wait for replies, and the slowest actor's own."""
         self._remote = self._ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
-        self._arguments = (make_pool, gpus == 0)
+        # What numbers an actor draws depends on it.
+        names = ("jax_enable_x64", "jax_default_prng_impl")
+        configuration = {name: getattr(jax.config, name) for name in names}
+        if gpus == 0:
+            configuration["jax_platforms"] = "cpu"
+        self._arguments = (make_pool, configuration)
         # The actor that serves each share; where there is no room for more, one serves several.
         self._actors = [self._remote.remote(*self._arguments) for _ in range(actors)]
+        self._dead: set[Any] = set()
         self._crowded_until = -math.inf
         self._numbers = itertools.count()
         self._forgotten: list[list[int]] = [[] for _ in range(actors)]
@@ -127,39 +115,80 @@ class RayPool:
         return f"RayPool({self.name}, actors={len(self._actors)})"
 
     def check(self, theta: PyTree) -> None:
-        try:
-            self._ray.get(self._actors[0].check.remote(0, jax.device_get(theta)))
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+        while True:
+            try:
+                return self._ray.get(self._actors[0].check.remote(0, jax.device_get(theta)))
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except self._ray.exceptions.RayError as error:
+                self._replace(0, error)
 
     def close(self) -> None:
         """End the actors; the states that they keep are lost."""
-        for actor in self._actors:
+        for actor in {*self._actors} - self._dead:
             self._ray.kill(actor)
         self._actors = []
 
     def fork(self, state: RayState, member: int) -> RayState:
         return RayState(tuple(dataclasses.replace(s, member=member) for s in state.shares))
 
-    def fetch(self, state: RayState) -> tuple[PyTree, PyTree]:
-        """The states that actors keep, as arrays, and the scores that go with them."""
-        shares = list(enumerate(state.shares))
-        if any(self._lost(i, share) for i, share in shares):
-            raise StatesLostError("an actor was lost, and the states that it kept.")
-        calls = [
-            self._ray.put(share.given)
-            if share.kept is None
-            else share.kept.actor.fetch.remote(i, share.kept.number, share.member)
-            for i, share in shares
-        ]
-        try:
-            states, scores = zip(*self._ray.get(calls), strict=True)
-        except self._losses as error:
-            raise StatesLostError("an actor was lost, and the states that it kept.") from error
+    def fetch(self, state: RayState, at: tuple | None = None) -> tuple[PyTree, PyTree]:
+        """The states that actors keep, as arrays, and the scores that go with them.
+
+        With windows under way it waits for them, and asks for what was there before.
+
+        **Arguments:**
+
+        - `state`: what `advance` returned.
+        - `at`: theta, `Noisy`, keys and starts of the workers, to make anew what was lost.
+        """
+        shares = list(state.shares)
+        for _ in range(ATTEMPTS):
+            calls = [
+                self._ray.put(share.given)
+                if share.kept is None
+                else share.kept.actor.fetch.remote(i, share.kept.number, share.member)
+                for i, share in enumerate(shares)
+            ]
+            parts: list[Any] = [self._got(call) for call in calls]
+            lost = [i for i, part in enumerate(parts) if isinstance(part, Exception)]
+            if not lost:
+                break
+            shares = self._restored(shares, {i: parts[i] for i in lost}, at)
+        else:
+            raise PoolError(f"{self.name}: actors are lost faster than states can be fetched.")
+        states, scores = zip(*parts, strict=True)
         return (
             jax.tree.map(lambda *leaves: join(leaves, 1), *states),
             jax.tree.map(lambda *leaves: join(leaves, 0), *scores),
         )
+
+    def _restored(
+        self, shares: list[Share], lost: dict[int, Exception], at: tuple | None
+    ) -> list[Share]:
+        """Shares of which some were lost, unrolled again by other actors up to where they were."""
+        if at is None:
+            raise PoolError("an actor was lost, and the states that it kept.")
+        theta, noisy, keys, start = at
+        rows = (keys, start, np.zeros_like(start))
+        post = Post(self, theta, noisy, parts_of(len(start), len(self._actors)), rows, 0)
+        shares = list(shares)
+        for i, error in lost.items():
+            if not self._lost(i, shares[i]):
+                self._replace(i, error)
+            sent = post.send(i, shares[i])
+            if not isinstance(self._got(sent.reply), Exception):  # else it is lost again
+                shares[i] = Share(sent.result)
+        return shares
+
+    def _got(self, call: Any) -> Any:
+        """What an actor answers; or, if it is lost, the error that says so."""
+        try:
+            return self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as error:
+            raise PoolError(f"{self.name}, on an actor: {error.cause!r}") from error
+        except self._ray.exceptions.RayError as error:
+            return error
 
     def adopt(self, states: PyTree, scores: PyTree = None) -> RayState:
         """The opposite: a state to go on from, made of arrays with axes (members, workers)."""
@@ -192,7 +221,7 @@ class RayPool:
         if state is not None and not isinstance(state, RayState):
             state = self.adopt(state)
         shares = [Share()] * len(parts) if state is None else list(state.shares)
-        post = _Post(self, thetas, noisy, parts, (keys, start, length), window)
+        post = Post(self, thetas, noisy, parts, (keys, start, length), window)
         sent = [share.pending or post.send(i, share) for i, share in enumerate(shares)]
         wait_began = time.perf_counter()
         new = {i for i, share in enumerate(shares) if share.pending is None}
@@ -202,10 +231,10 @@ class RayPool:
             "wait": time.perf_counter() - wait_began,
             "busy": max(reply.seconds for reply in replies.values()),
         }
-        return _window(parts, shares, sent, replies)
+        return put_together(parts, shares, sent, replies)
 
     def _receive(
-        self, post: "_Post", shares: list[Share], sent: list[Sent], new: set[int] | None
+        self, post: Post, shares: list[Share], sent: list[Sent], new: set[int] | None
     ) -> dict[int, Reply]:
         """Replies by share. What was lost is sent again.
 
@@ -223,33 +252,29 @@ class RayPool:
             if not ready:
                 break
             i = waiting.pop(ready[0])
-            try:
-                replies[i] = self._ray.get(ready[0])
-            except self._ray.exceptions.RayTaskError as error:
-                raise PoolError(f"{self.name}, on an actor: {error.cause!r}") from error
-            except self._losses as error:
-                self._replace(i, sent[i], error)
-                sent[i] = post.send(i, shares[i], sent[i])
-                waiting[sent[i].reply] = i
+            reply = self._got(ready[0])
+            if not isinstance(reply, Exception):
+                replies[i] = reply
+                continue
+            if sent[i].attempt >= ATTEMPTS:
+                raise PoolError(
+                    f"{self.name}: {ATTEMPTS} actors in a row died of the same workers; Ray's logs "
+                    f"say why. The last one: {_last_line(reply)}"
+                ) from reply
+            if sent[i].result.actor is self._actors[i]:  # or it has been replaced meanwhile
+                self._replace(i, reply)
+            sent[i] = post.send(i, shares[i], sent[i])
+            waiting[sent[i].reply] = i
         return replies
-
-    @property
-    def _losses(self) -> tuple[type[Exception], ...]:
-        known = self._ray.exceptions
-        return known.RayActorError, known.WorkerCrashedError, known.ObjectLostError
 
     def _lost(self, i: int, share: Share) -> bool:
         return share.kept is not None and share.kept.actor is not self._actors[i]
 
-    def _replace(self, i: int, sent: Sent, error: Exception) -> None:
+    def _replace(self, i: int, error: Exception) -> None:
         """Find another actor for a share whose own was lost."""
-        reason = _last_line(error)
-        if sent.attempt >= ATTEMPTS:
-            raise PoolError(
-                f"{self.name}: {ATTEMPTS} actors in a row died of the same workers; Ray's logs "
-                f"say why. The last one: {reason}"
-            ) from error
-        dead = sent.result.actor
+        lost = self._actors[i]
+        self._dead.add(lost)
+        self._ray.kill(lost)  # it may only have been out of reach
         if time.monotonic() > self._crowded_until:
             actor = self._remote.remote(*self._arguments)
             try:
@@ -259,12 +284,16 @@ class RayPool:
             else:
                 self._actors[i] = actor
                 return
-        others = [actor for actor in self._actors if actor is not dead]
-        if not others:
-            raise PoolError(
-                f"{self.name}: the last actor was lost ({reason}), and no other could be started."
-            ) from error
-        self._actors[i] = min(others, key=others.count)
+        others = [actor for actor in self._actors if actor not in self._dead]
+        for actor in sorted(set(others), key=others.count):
+            if not isinstance(self._got(actor.facts.remote(i)), Exception):
+                self._actors[i] = actor
+                return
+            self._dead.add(actor)
+        raise PoolError(
+            f"{self.name}: the last actor was lost ({_last_line(error)}), and no other could be "
+            "started."
+        ) from error
 
     def _facts(self, actor: Any, share: int) -> Facts:
         """What the actor's pool is, once it is there."""
@@ -281,100 +310,11 @@ class RayPool:
             return self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
             raise PoolError(f"make_pool failed on an actor: {error.cause!r}") from error
-        except self._losses as error:
+        except self._ray.exceptions.RayError as error:
             raise PoolError(
                 f"an actor could not be started: {_last_line(error)}. What make_pool refers to "
                 "must be installed on the machines of the actors."
             ) from error
-
-
-class _Post:
-    """What a call of `advance` sends to each actor."""
-
-    def __init__(
-        self,
-        pool: RayPool,
-        thetas: PyTree,
-        noisy: Noisy | None,
-        parts: list[slice],
-        rows: tuple[np.ndarray, ...],
-        window: int,
-    ):
-        self.pool, self.noisy, self.parts = pool, noisy, parts
-        self.rows, self.window = rows, window
-        put, thetas = pool._ray.put, jax.device_get(thetas)
-        if noisy is not None:
-            self.theta = [put(thetas)] * len(parts)
-        else:
-            self.theta = [put(jax.tree.map(lambda x, p=p: x[:, p], thetas)) for p in parts]
-
-    def send(self, i: int, share: Share, before: Sent | None = None) -> Sent:
-        """Ask for the window of a share, for the first time or after its actor was lost."""
-        pool, part, kept = self.pool, self.parts[i], share.kept
-        keys, start, length = (row[part] for row in self.rows)
-        again = pool._lost(i, share) or (before is not None and share.given[0] is None)
-        noisy, sigma = None, np.zeros(len(start), np.float32)
-        if self.noisy is not None:
-            # A noise keeps the sigma it was first asked for with.
-            sigma = self.noisy.sigma[part] if before is None else before.sigma
-            noisy = self.noisy.of(part, sigma)
-        elif again and start.any():
-            raise PoolError("an actor was lost, and only estimators can restart its workers.")
-        actor = pool._actors[i]
-        result = Kept(actor, next(pool._numbers), pool._forgotten[i])
-        forget, pool._forgotten[i][:] = tuple(pool._forgotten[i]), []
-        task = Task(
-            share=i,
-            state=None if kept is None or again else kept.number,
-            given=share.given,
-            member=None if again else share.member,
-            again=again,
-            result=result.number,
-            forget=forget,
-            noisy=noisy,
-            keys=keys,
-            start=start,
-            window=self.window,
-            length=length,
-        )
-        reply = actor.advance.remote(self.theta[i], task)
-        attempt = 1 if before is None else before.attempt + 1
-        return Sent(reply, result, sigma, again, attempt)
-
-
-def _window(
-    parts: list[slice], shares: list[Share], sent: list[Sent], replies: dict[int, Reply]
-) -> RayWindow:
-    """The replies, put together; workers without one are late."""
-    some = next(iter(replies.values()))
-    norm = None if some.norm is None else np.full(parts[-1].stop, np.nan, some.norm.dtype)
-    lanes = (some.loss.shape[0], parts[-1].stop)
-    window = RayWindow(
-        state=RayState(
-            tuple(
-                Share(sent[i].result)
-                if i in replies
-                else dataclasses.replace(share, pending=sent[i])
-                for i, share in enumerate(shares)
-            )
-        ),
-        loss=np.full(lanes, np.nan, some.loss.dtype),
-        steps=np.zeros(lanes, np.int32),
-        ended=np.zeros(lanes, bool),
-        sigma=np.concatenate([message.sigma for message in sent]),
-        late=np.ones(lanes[1], bool),
-        restarted=np.zeros(lanes[1], bool),
-        grad=jax.tree.map(lambda *g: sum(g), *[r.grad for _, r in sorted(replies.items())]),
-        norm=norm,
-    )
-    for i, reply in replies.items():
-        part = parts[i]
-        window.loss[:, part], window.steps[:, part] = reply.loss, reply.steps
-        window.ended[:, part] = reply.ended
-        window.late[part], window.restarted[part] = False, sent[i].again
-        if norm is not None and reply.norm is not None:
-            norm[part] = reply.norm
-    return window
 
 
 def _last_line(error: Exception) -> str:
