@@ -27,6 +27,8 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/learned_optimizer.py
 	$(BIN)/python benchmarks/theory.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/actors.py
+	$(BIN)/python benchmarks/cluster.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -106,7 +106,7 @@ def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], 
 def scaling(quick: bool) -> list[dict]:
     """HalfCheetah with as many workers for each actor, against the same workers without Ray."""
     rows, updates = [], 3 if quick else 40
-    for actors in (1, 2) if quick else (1, 2, 4):
+    for actors in (1,) if quick else (1, 2, 4):
         workers = PER_ACTOR * actors
         make = functools.partial(nres.NRES, workers=workers, window=20, sigma=0.004)
         here = CHEETAH()
@@ -131,7 +131,7 @@ def overhead(quick: bool) -> list[dict]:
     sizes = [(a, 100, 100) for a in (1, 2, 4)]
     sizes += [(2, n, 100) for n in (1_000, 10_000)]
     sizes += [(2, 100, d) for d in (10_000, 100_000)]
-    for actors, workers, parameters in [(2, 100, 100)] if quick else sizes:
+    for actors, workers, parameters in [(1, 100, 100)] if quick else sizes:
         pool = RayPool(Nothing, actors=actors)
         estimator = nres.NRES(pool, workers=workers, window=100, sigma=0.1, noise="regenerate")
         theta = jnp.zeros(parameters)
