@@ -1,9 +1,18 @@
 """Strict settings for every test: shapes and dtypes are checked, nothing is promoted silently."""
 
+import atexit
 import os
+import shutil
+import tempfile
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# All processes of a session, and those that tests start, share what they compile.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    cache = tempfile.mkdtemp(prefix="nres-tests-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 # Most of the suite's time is compilation of programs that then run for milliseconds.
 os.environ.setdefault(
     "XLA_FLAGS",

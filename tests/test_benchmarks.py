@@ -43,14 +43,6 @@ def test_scaling(tmp_path):
     assert [row["devices"] for row in rows] == [1, 2]
 
 
-def test_actors(tmp_path):
-    run("actors", tmp_path)
-    results = json.loads((tmp_path / "actors.json").read_text())
-    assert results["scaling"][0]["in_bytes"] > 0
-    assert results["overhead"][0]["whole"] > 0
-    assert results["drawing"]["seconds_a_number"] > 0
-
-
 def test_cluster(tmp_path):
     run("cluster", tmp_path)
     rows = json.loads((tmp_path / "cluster.json").read_text())["rows"]

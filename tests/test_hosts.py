@@ -20,16 +20,15 @@ from nres.cli import app
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SHORT = ["--set", "horizon=40", "--window", "20", "--workers", "8", "--sigma", "0.1"]
-SHORT += ["--lr", "0.01", "--checkpoint-seconds", "0.01"]
+SHORT += ["--lr", "0.01", "--checkpoint-seconds", "0.2"]
 MISSING = ["--num-processes", "2"]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
-    cache["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+def environment():
+    shared = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     flags = re.sub(r"--xla_force_host\S+", "", os.environ.get("XLA_FLAGS", ""))
-    return os.environ | cache | {"COLUMNS": "200", "XLA_FLAGS": flags}
+    return os.environ | shared | {"COLUMNS": "200", "XLA_FLAGS": flags}
 
 
 def free_port():

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -27,6 +28,10 @@ from nres.pools import MujocoPool, PoolError, RayPool
 # Ray starts processes by a fork that does nothing but that.
 pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 
+TESTS = Path(__file__).parent
+sys.path.append(str(TESTS.parent / "benchmarks"))
+import actors  # noqa: E402
+
 KEY = jax.random.key(2)
 swimmer = functools.partial(MujocoPool, "swimmer", horizon=24, threads=1)
 THETA = jnp.linspace(-0.5, 0.5, 16).reshape(2, 8)
@@ -44,7 +49,7 @@ ESTIMATORS = {
 @pytest.fixture(scope="module")
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # actors import from here
+        patch.setenv("PYTHONPATH", f"{TESTS}:{TESTS.parent / 'benchmarks'}")  # for actors, too
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 5})
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster
@@ -277,12 +282,22 @@ def test_from_the_command_line(cluster, pool, tmp_path):
 
 
 def test_code_of_the_documentation(cluster, pool, closing):
-    text = (Path(__file__).parent.parent / "docs" / "scaling.md").read_text()
+    text = (TESTS.parent / "docs" / "scaling.md").read_text()
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "RayPool" in c]
     names = {}
     exec(code, names)
     closing(names["pool"])
     assert names["estimator"].horizon == 1000
+
+
+def test_the_benchmark(cluster, pool):
+    (row,), drawn = actors.overhead(quick=True), actors.drawing(quick=True)
+    assert 0 < row["send"] < row["whole"]
+    # A few dozen bytes for each worker, and theta both ways.
+    assert 400 < row["theta_bytes"] < 1000
+    assert 20 * 100 < row["out_bytes"] < 60 * 100
+    assert 20 * 100 + 400 < row["in_bytes"] < 60 * 100
+    assert drawn["seconds_a_number"] > 0
 
 
 class Broken(MujocoPool):
