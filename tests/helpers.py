@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,11 @@ def as_users_run():
     """Without the strictness of the tests, which not every library we call stands."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
+
+
+def updates_in(metrics) -> list[int]:
+    """The updates of all entries of a file that may be written to meanwhile."""
+    return [int(number) for number in re.findall(r'^{"update": (\d+),', metrics.read_text(), re.M)]
 
 
 def z_scores(samples, expected) -> np.ndarray:

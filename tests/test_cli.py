@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers import as_users_run
+from helpers import as_users_run, updates_in
 from nres import runs
 from nres.cli import app
 
@@ -44,10 +44,6 @@ def start(arguments, environment, **options):
 def finish(process, timeout=120):
     output, errors = process.communicate(timeout=timeout)
     return process.returncode, output, errors
-
-
-def updates_in(metrics):
-    return [int(number) for number in re.findall(r'^{"update": (\d+),', metrics.read_text(), re.M)]
 
 
 def until_training(process, path, made=0):

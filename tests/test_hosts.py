@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers import as_users_run
+from helpers import as_users_run, updates_in
 from nres import runs
 from nres.cli import app
 
@@ -35,10 +35,6 @@ def free_port():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
-
-
-def updates_in(metrics):
-    return [int(number) for number in re.findall(r'^{"update": (\d+),', metrics.read_text(), re.M)]
 
 
 class Hosts:

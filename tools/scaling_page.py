@@ -65,7 +65,9 @@ def drawing() -> str:
 
 
 def asking() -> str:
-    return f"{milliseconds(load('scaling/cluster.json')['measured']['ask_actor'])} ms"
+    costs = load("scaling/cluster.json")["measured"]
+    actor, worker = milliseconds(costs["ask_actor"]), costs["ask_worker"] * 1e6
+    return f"{actor} ms each, and {worker:.2f} µs for each of its workers"
 
 
 def cluster() -> str:

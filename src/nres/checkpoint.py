@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres import hosts
+from nres.errors import first_line
 
 FORMAT = "nres-1"
 
@@ -94,10 +95,7 @@ class Checkpoints:
 
     def updates(self) -> list[int]:
         """The updates of which there is a complete checkpoint."""
-        found = []
-        if self._manager is not None and self.folder.exists():
-            found = sorted(self._manager.all_steps(read=True))
-        return hosts.from_first(found)
+        return hosts.from_first(self._found())
 
     def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
         """Copy the arrays and some JSON facts, and write them in the background."""
@@ -116,7 +114,7 @@ class Checkpoints:
         try:
             self._manager.save(update, args=args.Composite(**parts))
         except Exception as error:
-            raise CheckpointError(f"no checkpoint can be written: {_reason(error)}") from error
+            raise CheckpointError(f"no checkpoint can be written: {first_line(error)}") from error
 
     def wait(self) -> None:
         """Until what was saved is on the disk."""
@@ -125,7 +123,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            raise CheckpointError(f"no checkpoint can be written: {_reason(error)}") from error
+            raise CheckpointError(f"no checkpoint can be written: {first_line(error)}") from error
 
     def facts(self, update: int) -> dict[str, Any]:
         """The facts that were saved with a checkpoint."""
@@ -155,6 +153,12 @@ class Checkpoints:
         values = [_from_host(*each) for each in zip(leaves, templates, saved, strict=True)]
         return jax.tree.unflatten(structure, values), description["facts"]
 
+    def _found(self) -> list[int]:
+        """The updates of complete checkpoints, by processes that read the disk."""
+        if self._manager is None or not self.folder.exists():
+            return []
+        return sorted(self._manager.all_steps(read=True))
+
     def _read(self, update: int, empty: list[np.ndarray]) -> list[np.ndarray]:
         """Arrays from the disk, by processes that read it; the others get back what they give."""
         if self._manager is None:
@@ -166,7 +170,7 @@ class Checkpoints:
                 update, args=args.Composite(arrays=args.StandardRestore(shapes))
             )
         except Exception as error:
-            raise self._damaged(update, _reason(error)) from error
+            raise self._damaged(update, first_line(error)) from error
         return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
 
     def _description(self, update: int) -> dict[str, Any]:
@@ -177,7 +181,7 @@ class Checkpoints:
                 composite = args.Composite(facts=args.JsonRestore())
                 description = self._manager.restore(update, args=composite)["facts"]
             except Exception as error:
-                raise self._damaged(update, _reason(error)) from error
+                raise self._damaged(update, first_line(error)) from error
         description = hosts.from_first(description)
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise CheckpointError(
@@ -204,8 +208,7 @@ class Checkpoints:
             )
 
     def _damaged(self, update: int, reason: str) -> CheckpointError:
-        found = [] if self._manager is None else sorted(self._manager.all_steps(read=True))
-        others = [str(other) for other in found if other < update]
+        others = [str(other) for other in self._found() if other < update]
         advice = (
             f"Delete that folder to go on from update {others[-1]}."
             if others
@@ -214,13 +217,14 @@ class Checkpoints:
         return CheckpointError(f"{self.folder / str(update)} is damaged: {reason}. {advice}")
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf of a tree is an array of random keys."""
+    return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _to_host(leaf: Any) -> np.ndarray:
     """A copy: the memory of the original may be reused by the next update."""
-    data = jax.random.key_data(leaf) if eqx.is_array(leaf) and _is_key(leaf) else leaf
+    data = jax.random.key_data(leaf) if is_key(leaf) else leaf
     return np.array(hosts.gathered(data))
 
 
@@ -248,13 +252,7 @@ def _describe(tree: PyTree, leaves: list[np.ndarray] | None = None) -> list[dict
         if leaves is not None:
             row |= {"stored": str(leaves[i].dtype), "stored_shape": list(leaves[i].shape)}
             row["crc32"] = _checksum(leaves[i])
-            if eqx.is_array(leaf) and _is_key(leaf):
+            if is_key(leaf):
                 row["key"] = str(jax.random.key_impl(leaf))
         result.append(row)
     return result
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of what went wrong, without the rest of a long report."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -18,12 +18,20 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from nres.errors import first_line
+
 # What JAX says when a computation of several processes ends because one of them is gone.
 _LOSS = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|gloo|NCCL|heartbeat", re.I)
 
 
 class HostError(RuntimeError):
     """Processes that do not come together, or no longer are."""
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """The host and the port, if this is what an address says."""
+    host, colon, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if colon and host and port.isdecimal() else None
 
 
 def several() -> bool:
@@ -103,9 +111,8 @@ def together() -> Iterator[None]:
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if not several() or not _LOSS.search(str(error)):
             raise
-        reason = str(error).partition("\n")[0]
         raise HostError(
-            f"another process of the run has ended, or cannot be reached ({reason})"
+            f"another process of the run has ended, or cannot be reached ({first_line(error)})"
         ) from error
 
 

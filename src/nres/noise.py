@@ -136,32 +136,12 @@ def times_worker(factor: Float[Array, "workers"], rows: PyTree) -> PyTree:
     return jax.tree.map(scale, rows)
 
 
-def noise_number(
-    episode: Int[Array, "workers"], start: Int[Array, "workers"], horizon: int, period: int
-) -> Int[Array, "workers"]:
-    """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
-    return episode * -(-horizon // period) + start // period
-
-
 def noise_scale(
     noise: Noise | None, start: Int[Array, "workers"], sigma: Float[Array, "..."], period: int
 ) -> Float[Array, "workers"]:
     """The sigma of each worker's noise at `start`: today's if it is drawn there, else its own."""
     scale = jnp.broadcast_to(sigma, start.shape)
     return scale if noise is None else jnp.where(start % period == 0, scale, noise.sigma)
-
-
-def spread(theta: Theta, epsilon: PyTree, members: int) -> PyTree:
-    """What each unroll runs with: `theta` plus and minus its worker's noise, then unperturbed.
-
-    **Returns:** a pytree like `theta`, with axes `(members, workers)` in front.
-    """
-
-    def apply(x, e):
-        x = jnp.broadcast_to(x, e.shape)
-        return jnp.stack([x + e, x - e] + [x] * (members - 2))
-
-    return jax.tree.map(apply, theta, epsilon)
 
 
 def update_noise(

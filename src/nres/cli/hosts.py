@@ -13,6 +13,7 @@ import typer
 
 from nres import hosts
 from nres.cli.errors import tell
+from nres.errors import first_line
 from nres.runs import SettingsError
 
 Coordinator = Annotated[
@@ -72,15 +73,14 @@ def connect(
         except hosts.HostError:
             raise
         except (RuntimeError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             if not arguments:
                 reason += " JAX knows SLURM, Open MPI, Kubernetes and TPUs; else give HOST:PORT."
             raise hosts.HostError(f"this process cannot join the others: {reason}") from error
 
 
 def _checked(coordinator: str, num_processes: int | None, process_id: int | None) -> dict[str, Any]:
-    host, colon, port = coordinator.rpartition(":")
-    if not (colon and host and port.isdecimal()):
+    if hosts.split_address(coordinator) is None:
         raise SettingsError(
             f"--coordinator takes HOST:PORT, such as 10.0.0.1:9876, or auto; got {coordinator!r}."
         )
@@ -99,11 +99,12 @@ def _checked(coordinator: str, num_processes: int | None, process_id: int | None
 
 
 def _wait_for(address: str, timeout: int) -> None:
-    host, _, port = address.rpartition(":")
+    where = hosts.split_address(address)
+    assert where is not None
     end = time.monotonic() + timeout
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            socket.create_connection(where, timeout=5).close()
             return
         except OSError as error:
             if time.monotonic() > end or isinstance(error, socket.gaierror):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NotRequired, TypedDict, Unpack
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -24,7 +25,7 @@ from nres.estimators.base import Estimator, check_period, check_settings, weigh
 from nres.estimators.blocks import Carry
 from nres.estimators.remote import begin_remote, run_remote
 from nres.estimators.values import Contributions, Workers
-from nres.noise import Noise, noise_number, spread, update_noise
+from nres.noise import Noise, update_noise
 from nres.pools.base import Pool, Window
 from nres.pools.jax import advance, as_pool
 from nres.pools.ray import RayPool
@@ -293,7 +294,7 @@ def perturb(
         noise,
         theta,
         workers.key,
-        noise_number(workers.episode, workers.start, horizon, period),
+        workers.noise_numbers(horizon, period),
         workers.start,
         sigma,
         period=period,
@@ -301,7 +302,11 @@ def perturb(
         accumulate=accumulate,
     )
 
-    return noise, epsilon, spread(theta, epsilon, members)
+    def spread(x, e):
+        x = jnp.broadcast_to(x, e.shape)
+        return jnp.stack([x + e, x - e] + [x] * (members - 2))
+
+    return noise, epsilon, jax.tree.map(spread, theta, epsilon)
 
 
 @eqx.filter_jit

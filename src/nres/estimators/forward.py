@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from nres.estimators.ad import Differentiating, Options, for_lanes
 from nres.estimators.base import check_period, weigh
 from nres.estimators.blocks import Carry
-from nres.noise import draw_signs, noise_number, times_worker, update_noise
+from nres.noise import draw_signs, times_worker, update_noise
 from nres.pools.base import Pool
 from nres.system import System, at_least_single
 
@@ -70,7 +70,7 @@ class DODGE(Differentiating):
             old,
             theta,
             workers.key,
-            noise_number(workers.episode, workers.start, self.horizon, self.period),
+            workers.noise_numbers(self.horizon, self.period),
             workers.start,
             jnp.ones(()),
             period=self.period,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from nres.estimators.blocks import Carry
 from nres.estimators.values import Contributions, EstimatorState, Workers
-from nres.noise import Noise, draw, noise_number, noise_scale
+from nres.noise import Noise, draw, noise_scale
 from nres.pools.ray import Noisy, RayPool, RayState, RayWindow
 from nres.system import Theta
 
@@ -71,7 +71,7 @@ def portable(es: "EvolutionStrategy", theta: Theta, state: EstimatorState) -> Es
     start = np.asarray(workers.start)
     states, score = es.pool.fetch(state.carry.pool, (theta, noisy, keys, start))
     if es.noise == "keep" and es.window < es.horizon:
-        number = noise_number(workers.episode, workers.start, es.horizon, es.period)
+        number = workers.noise_numbers(es.horizon, es.period)
         epsilon = draw(workers.key, number, sigma, theta)
     carry = Carry(Noise(sigma, epsilon, jax.tree.map(jnp.asarray, score)), states)
     return eqx.tree_at(lambda s: s.carry, state, carry)

@@ -48,6 +48,10 @@ class Workers(eqx.Module):
         """The keys of the systems' own randomness, one an episode."""
         return jax.vmap(jax.random.fold_in)(self.key, self.episode)
 
+    def noise_numbers(self, horizon: int, period: int) -> Int[Array, "workers"]:
+        """Which of its noises each worker uses at `start`, with a new one every `period` steps."""
+        return self.episode * -(-horizon // period) + self.start // period
+
     @eqx.filter_jit
     def advance(self, length: Int[Array, "workers"], horizon: int) -> "Workers":
         """Where the workers are after a window."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.checkpoint import is_key
 from nres.noise import Noise
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
@@ -153,7 +154,7 @@ def _advance(pool, state, thetas, keys, start, length, window) -> Window:
 
 @eqx.filter_jit
 def _advance_compiled(pool, state, thetas, keys, start, window, length) -> Window:
-    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+    if not is_key(keys):
         keys = jax.random.wrap_key_data(keys)
     return advance(pool, state, thetas, keys, start, window, length)
 
@@ -216,5 +217,4 @@ def _unroll_again(pool: Pool, theta: PyTree, task: Task) -> tuple[Any, PyTree, n
 
 
 def _portable(leaf: Any) -> Any:
-    is_key = eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return leaf if is_key else np.asarray(leaf)
+    return leaf if is_key(leaf) else np.asarray(leaf)

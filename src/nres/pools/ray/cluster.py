@@ -5,6 +5,8 @@ import socket
 import warnings
 from typing import Any
 
+from nres.errors import first_line
+from nres.hosts import split_address
 from nres.pools.base import PoolError
 
 INSTALL = "RayPool needs Ray: pip install 'nres[ray]'."
@@ -50,22 +52,21 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
     try:
         ray.init(address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
         where = "on this machine" if address == "auto" else f"at {address}"
         raise PoolError(
-            f"there is no Ray cluster {where} ({reason}). Start one with `ray start --head`, or "
-            "give the address of another, or `local`."
+            f"there is no Ray cluster {where} ({first_line(error)}). Start one with `ray start "
+            "--head`, or give the address of another, or `local`."
         ) from error
 
 
 def _check_reachable(address: str, timeout: int | float) -> None:
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not (colon and host and port.isdecimal()):
+    where = split_address(address.removeprefix("ray://"))
+    if where is None:
         raise ValueError(
             f"the address of a Ray cluster is HOST:PORT, auto or local; got {address!r}."
         )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout).close()
+        socket.create_connection(where, timeout=timeout).close()
     except OSError as error:
         raise PoolError(
             f"no Ray cluster answers at {address} ({error}). `ray status` says on its head "

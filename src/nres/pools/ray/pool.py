@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.errors import first_line, last_line
 from nres.pools.base import PoolError
 from nres.pools.ray.actor import Actor, Facts, Noisy, Reply
 from nres.pools.ray.cluster import connect, require_ray
@@ -259,7 +260,7 @@ class RayPool:
             if sent[i].attempt >= ATTEMPTS:
                 raise PoolError(
                     f"{self.name}: {ATTEMPTS} actors in a row died of the same workers; Ray's logs "
-                    f"say why. The last one: {_last_line(reply)}"
+                    f"say why. The last one: {last_line(reply)}"
                 ) from reply
             if sent[i].result.actor is self._actors[i]:  # or it has been replaced meanwhile
                 self._replace(i, reply)
@@ -291,7 +292,7 @@ class RayPool:
                 return
             self._dead.add(actor)
         raise PoolError(
-            f"{self.name}: the last actor was lost ({_last_line(error)}), and no other could be "
+            f"{self.name}: the last actor was lost ({last_line(error)}), and no other could be "
             "started."
         ) from error
 
@@ -312,22 +313,16 @@ class RayPool:
             raise PoolError(f"make_pool failed on an actor: {error.cause!r}") from error
         except self._ray.exceptions.RayError as error:
             raise PoolError(
-                f"an actor could not be started: {_last_line(error)}. What make_pool refers to "
+                f"an actor could not be started: {last_line(error)}. What make_pool refers to "
                 "must be installed on the machines of the actors."
             ) from error
-
-
-def _last_line(error: Exception) -> str:
-    """The end of a report that begins with what everybody knows."""
-    return str(error).strip().rpartition("\n")[2].strip()
 
 
 def _check_portable(ray: Any, make_pool: Callable) -> None:
     try:
         ray.cloudpickle.dumps(make_pool)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
         raise TypeError(
-            f"make_pool cannot be sent to other machines: {reason}. Let it make what it needs "
-            "itself, rather than refer to what exists here already."
+            f"make_pool cannot be sent to other machines: {first_line(error)}. Let it make what it "
+            "needs itself, rather than refer to what exists here already."
         ) from error
