@@ -404,7 +404,7 @@ def test_how_much_longer(tmp_path):
             for u in range(91)
         ]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return runs.Run(path, {})
+        return runs.Evaluations.of(runs.Run(path, {}))
 
     group = {
         "nres": [falling("a", 5), falling("b", 4), falling("c", 6)],
@@ -422,11 +422,17 @@ def test_how_much_longer(tmp_path):
     }
     assert times["pes"]["update"] == 90
     assert times["tes"]["seconds"] == math.inf
-    diverged = falling("h", 5)
-    with diverged.metrics_file.open("a") as file:
+    falling("h", 5)
+    with (tmp_path / "h/metrics.jsonl").open("a") as file:
         steps = {"update": 91, "total_steps": 300, "sequential_steps": 91, "seconds": 30.0}
         file.write(json.dumps(steps | {"eval/loss": None}) + "\n")
+    diverged = runs.Evaluations.of(runs.Run(tmp_path / "h", {}))
     assert runs.curves({"nres": [diverged]})["nres"]["update"].mean[-1] == math.inf
+    # A lucky evaluation is not an arrival; a tenth of the updates are early, too.
+    lucky = runs.Evaluations(group["tes"][0].at, np.where(np.arange(91) == 30, 0.0, 10.0))
+    assert lucky.first(1.0, "update") == 30
+    assert lucky.smoothed(3).first(1.0, "update") == math.inf
+    assert runs.early_level(group["nres"], 0.1) == 10 - 9 / 6
     drawn = runs.curves(group)["nres"]["update"]
     np.testing.assert_allclose(drawn.mean[12], np.mean([10 - 12 / 5, 10 - 12 / 4, 8]))
     np.testing.assert_allclose([drawn.low[12], drawn.high[12]], [7, 8])

@@ -38,5 +38,15 @@ def _finite(value: Any) -> Any:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure, in the format that the name asks for."""
-    with replacing(path) as partial:
-        figure.savefig(partial, dpi=150)
+    from matplotlib import rc_context  # slow to import: for those who draw
+
+    # Of the same figure always the same bytes: an SVG would have names drawn at random, and a date.
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    with replacing(path) as partial, rc_context({"svg.hashsalt": "nres"}):
+        figure.savefig(partial, dpi=150, metadata=metadata)
+
+
+def save_drawing(figure: Any, path: Path) -> None:
+    """Write a figure as PNG, to look at, and as SVG, to print: `path` with either ending."""
+    for suffix in (".png", ".svg"):
+        save_figure(figure, path.with_name(path.name + suffix))

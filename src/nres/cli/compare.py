@@ -8,22 +8,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.checkpoint import Checkpoints
-from nres.cli.display import Display
 from nres.cli.errors import explained
-from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, parse_options
+from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, finished, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import write_json
 from nres.runs import (
     METHODS,
+    Evaluations,
     Run,
-    RunError,
     Settings,
     SettingsError,
     build,
     curves,
     early_level,
-    execute,
     new_path,
     resolve,
     times_to_level,
@@ -92,12 +89,17 @@ def compare(
         build(settings[0])
     folder = out or new_path(system, "compare")
     console = Console()
+    again = f"The same command with --out {folder} goes on."
     runs = {
-        name: [_carry_out(folder / f"{name}-{s.seed}", s, console, quiet) for s in settings]
+        name: [
+            finished(folder / f"{name}-{s.seed}", s, console, again=again, quiet=quiet)
+            for s in settings
+        ]
         for name, settings in planned.items()
     }
-    drawn = curves(runs)
-    summary = _summarise(runs, drawn, level)
+    found = {name: [Evaluations.of(run) for run in group] for name, group in runs.items()}
+    drawn = curves(found)
+    summary = _summarise(runs, found, drawn, level)
     comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
     write_json(folder / "comparison.json", summary)
     if not quiet:
@@ -124,41 +126,15 @@ def _updates(
     return int(budget_steps // each)
 
 
-def _carry_out(path: Path, settings: Settings, console: Console, quiet: bool) -> Run:
-    """A run of the comparison, from its beginning or from where it was."""
-    if (path / "config.json").exists():
-        run = Run.open(path)
-        if run.settings != settings:
-            raise RunError(
-                f"{path} holds a run with other settings: choose another folder for this one."
-            )
-        with Checkpoints(path / "checkpoints", write=False) as checkpoints:
-            made = checkpoints.updates()
-            seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
-        complete = bool(made) and made[-1] >= settings.updates
-        if complete or seconds >= (settings.budget_seconds or math.inf):
-            return run
-    else:
-        run = Run.create(path, settings, build(settings))
-    title = f"{settings.method}, seed {settings.seed}"
-    with Display(console, title, quiet=quiet) as display:
-        outcome = execute(run, callback=display)
-    if outcome.signal is not None:
-        console.print(
-            f"Interrupted. The same command with --out {path.parent} goes on.",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(128 + outcome.signal)
-    return run
-
-
 def _summarise(
-    runs: dict[str, list[Run]], drawn: dict[str, dict[str, Curve]], level: float | None
+    runs: dict[str, list[Run]],
+    found: dict[str, list[Evaluations]],
+    drawn: dict[str, dict[str, Curve]],
+    level: float | None,
 ) -> dict[str, Any]:
     reference = "nres" if "nres" in runs else next(iter(runs))
-    level = early_level(runs[reference]) if level is None else level
-    times = times_to_level(runs, level)
+    level = early_level(found[reference]) if level is None else level
+    times = times_to_level(found, level)
     rows = []
     for method, group in runs.items():
         last = [run.metrics for run in group]

@@ -3,16 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import jax
-import numpy as np
 import typer
 from rich.console import Console
 
 from nres.cli.errors import explained
-from nres.files import replacing
+from nres.experiments.card import write_optimizer
 from nres.runs import Run, RunError, SettingsError
-from nres.system import Theta
-from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
+from nres.systems.learned_optimizer import LearnedOptimizerSystem
 
 
 @explained
@@ -32,65 +29,3 @@ def export(
     if not isinstance(system, LearnedOptimizerSystem):
         raise RunError(f"{opened.settings.system} learns no optimizer: there is none to export.")
     Console().print("\n".join(map(str, write_optimizer(opened, system, out))), soft_wrap=True)
-
-
-def write_optimizer(run: Run, system: LearnedOptimizerSystem, out: Path) -> tuple[Path, Path]:
-    """Write the optimizer of a run's newest checkpoint, and its card beside it."""
-    updates, theta = run.newest()
-    about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
-    save_optimizer(out, system.optimizer, theta, about)
-    card = out.with_suffix(".md")
-    with replacing(card) as partial:
-        partial.write_text(_card(run, system, updates, theta, out.name), encoding="utf-8")
-    return out, card
-
-
-def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str) -> str:
-    """What the optimizer is, how it came about, what it is good for."""
-    settings, metrics = run.settings, run.metrics
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
-    model = jax.eval_shape(system.task.init, jax.random.key(0))
-    shapes = ", ".join("x".join(map(str, leaf.shape)) for leaf in jax.tree.leaves(model))
-    kept = metrics["update"] <= updates
-    lines = [
-        f"# {name}",
-        "",
-        f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), found by "
-        f"{settings.method} in {updates:,} updates.",
-        "",
-        "```python",
-        "import nres, optax",
-        "",
-        f'optimizer = nres.load_optimizer("{name}")',
-        "state = optimizer.init(params)",
-        "updates, state = optimizer.update(grads, state, params)",
-        "params = optax.apply_updates(params, updates)",
-        "```",
-        "",
-        "## What it was learned on",
-        "",
-        f"- system: `{settings.system}`"
-        + "".join(f", {k} = {v}" for k, v in settings.options.items()),
-        f"- models of {sum(np.size(leaf) for leaf in jax.tree.leaves(model)):,} parameters "
-        f"({shapes}), trained for {system.horizon:,} steps with batches of {system.task.batch}",
-        "- data: "
-        + (
-            "one initial model and one sequence of batches, always the same"
-            if system.table is not None
-            else "another initial model and other batches in every episode"
-        ),
-        "",
-        "On other models, other data or longer training it may do badly: it has not seen them.",
-        "",
-        "## What it reached",
-        "",
-    ]
-    for column in [name for name in metrics if name.startswith("eval/")]:
-        values = metrics[column][kept & np.isfinite(metrics[column])]
-        if values.size:
-            lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
-    lines += ["", "## How it was learned", ""]
-    fields = ("method", "workers", "window", "sigma", "optimizer", "lr", "seed")
-    lines += [f"- {field}: {getattr(settings, field)}" for field in fields]
-    versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())
-    return "\n".join([*lines, f"- versions: {versions}", ""])

@@ -1,276 +1,144 @@
-"""`nres reproduce`: a figure of the paper, by one command."""
+"""`nres reproduce`: a figure or table of the paper, by one command."""
 
-import dataclasses
-import itertools
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.cli.errors import explained
-from nres.cli.export import write_optimizer
-from nres.cli.train import carry_out
-from nres.experiments import learned_optimizer, variance
-from nres.experiments.presets import fashion_mnist_system
-from nres.files import write_json
-from nres.pools.jax import as_pool
-from nres.runs import Run, Settings, SettingsError, build, resolve
-from nres.runs.folder import device, versions
-from nres.runs.settings import Problem
-from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
-from nres.variance import Row
+from nres.cli.errors import TOLD, explained, tell
+from nres.cli.train import Quiet, finished
+from nres.experiments.exhibits import Work, exhibit_summary, read_summaries
+from nres.experiments.paper import EXHIBITS
+from nres.runs import Run, Settings, SettingsError
+from nres.runs.names import unknown
 
-Out = Annotated[Path | None, typer.Option(help="Folder for figures and numbers.")]
-Seed = Annotated[int, typer.Option(help="Seed of all randomness.")]
-
-# The loss at a fresh theta is anything from 1.3 to 11,000; that of this seed is about the paper's.
-START = 11
-
-app = typer.Typer(help="Make a figure of the paper again.", no_args_is_help=True)
+RESULTS, QUICK_RESULTS = Path("results"), Path("runs/quick")
+TIERS = ("cpu", "gpu")
 
 
-@app.command()
 @explained
-def landscape(
-    out: Out = None,
-    learned: Annotated[
-        Path | None, typer.Option(help="An exported optimizer, to look around it, too.")
+def reproduce(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="An id; all; or table, to compare what is there.", metavar="ID"),
     ] = None,
-    points: Annotated[int, typer.Option(help="Losses to compute on each line.", min=3)] = 201,
-    distance: Annotated[float, typer.Option(help="How far to go, in both directions.")] = 0.4,
-    seed: Seed = START,
+    tier: Annotated[
+        str | None, typer.Option(help="Of all, only those for a cpu, or for a gpu.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many, if not as many as planned.", min=1)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version, to see that it runs.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of results: those of an id go into OUT/ID.")
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """The loss of a learned optimizer along a random direction, and its exact gradient's norm.
+    """Make a figure or table of the paper again, and hold it against what the paper says.
 
-    About six minutes on two cores.
-    Example: nres reproduce landscape --learned results/learned-optimizer/optimizer.npz
+    Without an ID: which there are. OUT/ID gets a figure (PNG and SVG), the measurements, and
+    summary.json: the claim, what the paper found, what was found here. What is there already is
+    not computed again, and what was interrupted goes on.
+
+    Example: nres reproduce lorenz-es
     """
-    out = out or Path("results/landscape")
-    system = fashion_mnist_system()
-    at, along = jax.random.split(jax.random.key(seed))
-    thetas = {"at a fresh start": system.initial_theta(at)}
-    if learned is not None:
-        optimizer, theta, _ = read_optimizer(learned)
-        if optimizer != system.optimizer:
-            raise SettingsError(f"{learned} holds {optimizer}, not {system.optimizer}.")
-        thetas["at a learned optimizer"] = theta
-    direction = jax.random.normal(along, thetas["at a fresh start"].shape)
-    direction = direction / jnp.linalg.norm(direction)
-    distances = np.linspace(-distance, distance, points)
-    horizons = (1, 3, 10, 30, 100, 300, 1000)
-    shorter = [
-        LearnedOptimizerSystem(system.task, system.optimizer, horizon=steps) for steps in horizons
-    ]
-    losses, norms = {}, {}
-    # In full single precision: what is jagged should be the loss, not its rounding.
-    with jax.default_matmul_precision("highest"):
-        for name, theta in thetas.items():
-            losses[name] = learned_optimizer.landscape(system, theta, direction, distances)
-            norms[name] = [learned_optimizer.gradient_norm(other, theta) for other in shorter]
-    learned_optimizer.landscape_figure(distances, losses, horizons, norms, out / "landscape.png")
-    write_json(
-        out / "landscape.json",
-        {
-            "command": f"nres reproduce landscape --points {points} --distance {distance}"
-            + f" --seed {seed}"
-            + ("" if learned is None else f" --learned {learned}"),
-            "distance": distances.tolist(),
-            "loss": {name: values.tolist() for name, values in losses.items()},
-            "horizon": horizons,
-            "gradient_norm": norms,
-        },
-    )
-    Console().print(f"Figure: {out / 'landscape.png'}", soft_wrap=True, highlight=False)
-
-
-@app.command("learned-optimizer")
-@explained
-def learn_optimizer(
-    out: Out = None,
-    updates: Annotated[int, typer.Option(help="The paper makes 240,000.", min=1)] = 240_000,
-    seed: Seed = START,
-) -> None:
-    """Learn an optimizer with NRES, and let it race tuned Adam and SGD on its own task.
-
-    A minute on a large GPU, half a day on two cores; goes on where it was interrupted.
-    Example: nres reproduce learned-optimizer
-    """
-    out = out or Path("results/learned-optimizer")
-    settings = resolve(
-        "learned-optimizer",
-        "nres",
-        updates=updates,
-        seed=seed,
-        eval_every=max(1, updates // 240),
-        log_every=max(1, updates // 1200),
-    )
-    path = out / "nres"
-    if (path / "config.json").exists():
-        run = Run.open(path)
-        if run.settings.seed != seed:
-            raise SettingsError(
-                f"{path} holds a run of seed {run.settings.seed}: choose another folder with --out."
-            )
-    else:
-        run = Run.create(path, settings, build(settings))
-    if run.updates_made() < updates:
-        carry_out(run, updates=updates, tensorboard=False, quiet=False)
-    system = run.problem.system
-    assert isinstance(system, LearnedOptimizerSystem)
-    racers = {
-        "learned": learned_optimizer.Racer(system.optimizer, run.theta()),
-        **learned_optimizer.tuned(system),
-    }
-    curves = {name: racer.losses(system) for name, racer in racers.items()}
-    others = learned_optimizer.other_sequences(system, 5)
-    write_optimizer(run, system, out / "optimizer.npz")
-    learned_optimizer.race_figure(Run.open(path).metrics, curves, out / "figure.png")
-    write_json(
-        out / "race.json",
-        {
-            "command": f"nres reproduce learned-optimizer --updates {updates} --seed {seed}",
-            "mean_loss": {name: float(curve.mean()) for name, curve in curves.items()},
-            "final_loss": {name: float(curve[-100:].mean()) for name, curve in curves.items()},
-            "mean_loss_on_other_sequences": {
-                name: [float(racer.losses(other).mean()) for other in others]
-                for name, racer in racers.items()
-            },
-        },
-    )
-    Console().print(f"Figure: {out / 'figure.png'}", soft_wrap=True, highlight=False)
-
-
-StudyName = Annotated[
-    str, typer.Option("--system", help="learned-optimizer (for a GPU) or lorenz.")
-]
-Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it runs.")]
-
-
-@app.command("variance-K")
-@explained
-def variance_of_periods(
-    system: StudyName = "learned-optimizer", out: Out = None, quick: Quick = False
-) -> None:
-    """Total variance of GPES against its period, at checkpoints of a PES run [fig:variance].
-
-    Minutes on a large GPU for learned-optimizer, a minute on two cores for lorenz; goes on where
-    it was interrupted.
-    Example: nres reproduce variance-K --system lorenz
-    """
-    folder = out or Path("results/variance-K")
-    study, horizon, rows = _along_pes("variance-K", system, folder, quick, with_fulles=False)
-    title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
-    variance.periods_figure(rows, title, folder / f"{system}.png")
+    folder = out or (QUICK_RESULTS if quick else RESULTS)
     console = Console()
-    falls = sum(
-        all(a.variance >= b.variance for a, b in itertools.pairwise(some)) for some in rows.values()
-    )
-    least = sum(min(some, key=lambda r: r.variance).method == "NRES" for some in rows.values())
-    console.print(
-        f"The variance falls with K at {falls} of {len(rows)} checkpoints; NRES has the least at "
-        f"{least}. The paper: at all of them."
-    )
-    console.print(f"Figure: {folder / system}.png", soft_wrap=True, highlight=False)
-
-
-@app.command("variance-fulles")
-@explained
-def variance_of_full_es(
-    system: StudyName = "learned-optimizer", out: Out = None, quick: Quick = False
-) -> None:
-    """Total variance of T/W NRES estimates and of one FullES estimate [fig:nres_vs_fulles].
-
-    At checkpoints of a PES run; a minute on a large GPU for learned-optimizer, seconds for lorenz.
-    Example: nres reproduce variance-fulles --system lorenz
-    """
-    folder = out or Path("results/variance-fulles")
-    study, horizon, rows = _along_pes("variance-fulles", system, folder, quick, with_fulles=True)
-    pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
-    title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
-    variance.fulles_figure(pairs, title, folder / f"{system}.png")
-    table = Table(title=title)
-    for heading in ("updates", "NRES", "FullES", "FullES / NRES"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for update, (nres, full) in pairs.items():
-        cells = (f"{r.variance:.3g} ± {(r.high - r.low) / 2:.2g}" for r in (nres, full))
-        table.add_row(f"{update:,}", *cells, f"{full.variance / nres.variance:.3g}")
-    console = Console()
-    console.print(table)
-    console.print(f"Figure: {folder / system}.png", soft_wrap=True, highlight=False)
-
-
-def _along_pes(
-    name: str, system: str, folder: Path, quick: bool, with_fulles: bool
-) -> tuple[variance.Study, int, dict[int, tuple[Row, ...]]]:
-    """Train with PES, then measure at the checkpoints what is not measured yet."""
-    if system not in variance.STUDIES:
-        there = ", ".join(variance.STUDIES)
-        raise SettingsError(f"there is no study of {system!r}: there are {there}.")
-    study = variance.STUDIES[system]
-    command = f"nres reproduce {name} --system {system}" + " --quick" * quick
-    options: dict[str, Any] = {}
-    if quick:
-        study = dataclasses.replace(study, updates=4, keep_every=2, samples=16)
-        options = {"horizon": 20 * study.window}
-    settings = resolve(
-        system,
-        "pes",
-        updates=study.updates,
-        seed=study.seed,
-        keep_every=study.keep_every,
-        options=options,
-    )
-    problem = build(settings)
-    horizon = as_pool(problem.system).horizon
-    periods = [k for k in study.periods if k < horizon] if not with_fulles else []
-    wanted: dict[str, Any] = {
-        "windows": [study.window, horizon] if with_fulles else [study.window],
-        "periods": [*periods, horizon],
-        "sigmas": [study.sigma],
-        "samples": study.samples,
-    }
-    facts = {"command": command, "measured": wanted}
-    file = folder / f"{system}.json"
-    found: list[dict[str, Any]] = []
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        same = all(before.get(name) == value for name, value in facts.items())
-        # As settings, which may have more fields now than when they were written.
-        if not same or Settings.from_json(before["pes"]) != settings:
-            raise SettingsError(f"{file} holds other results: choose another folder with --out.")
-        found = before["checkpoints"]
-
-    def keep(update: int, rows: list[dict[str, Any]]) -> None:
-        found.append({"update": update, "rows": rows})
-        about = {"pes": settings.to_json(), "device": device(), "versions": versions()}
-        write_json(file, facts | about | {"checkpoints": found})
-
-    # Of the start itself the paper says nothing.
-    updates = range(study.keep_every, study.updates + 1, study.keep_every)
-    known = {entry["update"]: entry["rows"] for entry in found}
-    trajectory: dict[int, Any] = dict.fromkeys(updates)
-    if not known.keys() >= set(updates):
-        run = _finished(folder / f"{system}-pes", settings, problem)
-        trajectory = {u: theta for u, theta in run.trajectory().items() if u}
-    key = jax.random.key(study.seed)
-    rows = variance.along(problem.system, trajectory, key, known, keep, **wanted)
-    return study, horizon, rows
-
-
-def _finished(path: Path, settings: Settings, problem: Problem) -> Run:
-    """The run with these settings in a folder, carried out as far as it is not."""
-    if (path / "config.json").exists():
-        run = Run.open(path)
-        if run.settings != settings:
-            raise SettingsError(f"{path} holds another run: choose another folder with --out.")
+    if tier not in (None, *TIERS):
+        raise SettingsError(f"--tier is cpu or gpu, not {tier!r}.")
+    if tier is not None and what != "all":
+        raise SettingsError("--tier goes with `nres reproduce all`.")
+    if what is None:
+        console.print(_contents(folder))
+    elif what == "table":
+        console.print(_comparison(folder))
+    elif what == "all":
+        _all(
+            [n for n, e in EXHIBITS.items() if tier in (None, e.tier)], folder, seeds, quick, quiet
+        )
+    elif what in EXHIBITS:
+        _one(what, folder, seeds, quick, quiet)
     else:
-        run = Run.create(path, settings, problem)
-    if run.updates_made() < settings.updates:
-        carry_out(run, tensorboard=False, quiet=False)
-    return run
+        raise SettingsError(unknown("figure or table", what, [*EXHIBITS, "all", "table"]))
+
+
+def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
+    """One after another: one that cannot be made does not keep the others from it."""
+    failed = []
+    for name in names:
+        try:
+            _one(name, folder, seeds, quick, quiet)
+        except (SettingsError, *TOLD) as error:
+            tell(f"{name}: {error}")
+            failed.append(name)
+    if failed:
+        tell(f"not made: {', '.join(failed)}.")
+        raise typer.Exit(1)
+
+
+def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
+    console, folder = Console(quiet=quiet), out / name
+    _check_kind(folder, quick)
+    again = f"nres reproduce {name}" + " --quick" * quick
+    again = f"Go on with: {again} --out {out}"
+
+    def finish(path: Path, settings: Settings) -> Run:
+        return finished(path, settings, console, again=again, quiet=quiet)
+
+    def say(text: str) -> None:
+        console.print(f"{name}: {text}", highlight=False, soft_wrap=True)
+
+    work = Work(folder, name, quick, seeds, finish, say)
+    summary = exhibit_summary(name, EXHIBITS[name], work)
+    console.print(_checks(summary))
+    console.print(f"Figure: {work.drawing}.png", soft_wrap=True, highlight=False)
+
+
+def _check_kind(folder: Path, quick: bool) -> None:
+    """A small version does not take the place of results, nor the other way round."""
+    file = folder / "summary.json"
+    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["quick"] != quick:
+        kind = "results" if quick else "a --quick version"
+        raise SettingsError(f"{folder} holds {kind}: choose another folder with --out.")
+
+
+def _checks(summary: dict[str, Any]) -> Table:
+    reproduced = "too small to tell" if summary["quick"] else summary["reproduced"]
+    table = Table(title=f"{summary['claim']}\nReproduced: {reproduced}")
+    for heading in ("", "paper", "here", ""):
+        table.add_column(heading)
+    for check in summary["checks"]:
+        table.add_row(check["about"], check["paper"], check["ours"], check["grade"])
+    return table
+
+
+def _contents(folder: Path) -> Table:
+    there = read_summaries(folder, EXHIBITS)
+    table = Table(title="Figures and tables of the paper: nres reproduce ID")
+    for heading in ("id", "tier", "claim", f"reproduced in {folder}"):
+        table.add_column(heading)
+    for name, exhibit in EXHIBITS.items():
+        found = there[name]["reproduced"] if name in there else ""
+        table.add_row(name, exhibit.tier, exhibit.claim, found)
+    return table
+
+
+def _comparison(folder: Path) -> Table:
+    there = read_summaries(folder, EXHIBITS)
+    if not there:
+        raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
+    table = Table(title=f"The paper, and {folder}", show_lines=True)
+    for heading in ("id", "paper", "here", "seeds", "reproduced"):
+        table.add_column(heading)
+    for name, summary in there.items():
+        paper, ours = (
+            "\n".join(f"{check['about']}: {check[side]}" for check in summary["checks"])
+            for side in ("paper", "ours")
+        )
+        table.add_row(name, paper, ours, str(summary["seeds"]), summary["reproduced"])
+    return table

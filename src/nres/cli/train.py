@@ -1,6 +1,7 @@
 """`nres train` and `nres resume`."""
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,23 @@ import typer
 from rich.console import Console
 
 from nres import hosts
+from nres.checkpoint import Checkpoints
 from nres.cli.display import Display
 from nres.cli.errors import end, explained
 from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
 from nres.figures import run_figure
-from nres.runs import Outcome, Problem, Run, SettingsError, build, execute, new_path, resolve
+from nres.runs import (
+    Outcome,
+    Problem,
+    Run,
+    RunError,
+    Settings,
+    SettingsError,
+    build,
+    execute,
+    new_path,
+    resolve,
+)
 from nres.runs.places import moved
 
 System = Annotated[
@@ -62,6 +75,9 @@ def train(
     lr: Annotated[str | None, typer.Option(help="Learning rate: 1e-3, or 1e-3,1000:1e-4.")] = None,
     updates: Annotated[int | None, typer.Option(help="How many updates to make.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    start_seed: Annotated[
+        int | None, typer.Option(help="Seed of the start alone, if it is to be another.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Updates an evaluation.")] = None,
     log_every: Annotated[int | None, typer.Option(help="Updates an entry of metrics.")] = None,
@@ -101,6 +117,7 @@ def train(
         lr=lr,
         updates=updates,
         seed=seed,
+        start_seed=start_seed,
         eval_every=eval_every,
         log_every=log_every,
         checkpoint_every=checkpoint_every,
@@ -196,6 +213,34 @@ def carry_out(
     if outcome.unfinished and (outcome.signal is not None or hosts.several()):
         # If it was none of this process, another one of the run got it.
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
+
+
+def finished(path: Path, settings: Settings, console: Console, *, again: str, quiet: bool) -> Run:
+    """The run with these settings in a folder, carried out as far as it is not.
+
+    If that is interrupted, the command ends, and says how to go on: `again`.
+    """
+    if (path / "config.json").exists():
+        run = Run.open(path)
+        if run.settings != settings:
+            raise RunError(
+                f"{path} holds a run with other settings: choose another folder with --out."
+            )
+        with Checkpoints(path / "checkpoints", write=False) as checkpoints:
+            made = checkpoints.updates()
+            seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
+        complete = bool(made) and made[-1] >= settings.updates
+        if complete or seconds >= (settings.budget_seconds or math.inf):
+            return run
+    else:
+        run = Run.create(path, settings, build(settings))
+    title = f"{settings.method}, seed {settings.seed}"
+    with Display(console, title, quiet=quiet) as display:
+        outcome = execute(run, callback=display)
+    if outcome.signal is not None:
+        console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
+        raise typer.Exit(128 + outcome.signal)
+    return run
 
 
 def tell(console: Console, outcome: Outcome) -> None:

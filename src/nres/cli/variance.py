@@ -104,7 +104,7 @@ def variance(
     }
     write_json(folder / "variance.json", result)
     title = f"{settings.system}: W = {w}, sigma = {scale:g}"
-    periods_figure(rows, title, folder / "variance.png")
+    periods_figure(rows, title, folder / "variance")
     if not quiet:
         for update, table in rows.items():
             name = f"after {update:,} updates" if run is not None else "at a fresh start"

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from nres.experiments.lorenz import loss_surface
+from nres.experiments.lorenz import draw_surface
 from nres.figures import COLOURS, line_style
 from nres.files import save_figure
 from nres.systems import Lorenz
@@ -19,24 +18,13 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
     surface, curves = figure.subplots(1, 2, width_ratios=[1.1, 1])
 
     ln_r, ln_a = np.linspace(3.0, 3.9, 240), np.linspace(1.9, 3.9, 240)
-    loss = np.asarray(loss_surface(system, ln_r, ln_a))
-    image = surface.pcolormesh(
-        ln_r, ln_a, loss, norm=LogNorm(), cmap="Greys", rasterized=True, shading="nearest"
-    )
+    image = draw_surface(surface, system, ln_r, ln_a, cmap="Greys")
     figure.colorbar(image, ax=surface, label="training loss")
     for name, result in results.items():
         evals = result.history.evals
         surface.plot(evals["ln_r"], evals["ln_a"], **line_style(name))
         surface.plot(evals["ln_r"][-1], evals["ln_a"][-1], "o", color=COLOURS[name], ms=6)
-    surface.plot(*system.initial_theta(), "s", color="white", mec="black", ms=7)
-    surface.plot(*system.truth, "*", color="#ffd700", mec="black", ms=15)
-    surface.set(
-        xlabel="ln r",
-        ylabel="ln a",
-        xlim=(ln_r[0], ln_r[-1]),
-        ylim=(ln_a[0], ln_a[-1]),
-        title="Paths from the start (square) towards the truth (star)",
-    )
+    surface.set(title="Paths from the start (square) towards the truth (star)")
     for name, result in results.items():
         history = result.history
         # From the first evaluation after the start: a logarithm knows no zero.

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from nres.estimators import BPTT
-from nres.files import save_figure
+from nres.files import save_drawing
+from nres.runs.compare import Evaluations
 from nres.system import Theta
 from nres.systems.learned_optimizer import (
     SGD,
@@ -71,7 +72,7 @@ def landscape_figure(
     gradient.legend(frameon=False)
     for panel in (*lines, gradient):
         panel.grid(alpha=0.3)
-    save_figure(figure, path)
+    save_drawing(figure, path)
 
 
 RATES = tuple(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2, 5))
@@ -125,14 +126,12 @@ def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedO
 
 
 def race_figure(
-    metrics: dict[str, np.ndarray], curves: dict[str, Float[np.ndarray, "horizon"]], path: Path
+    learned: Evaluations, curves: dict[str, Float[np.ndarray, "horizon"]], path: Path
 ) -> None:
     """How an optimizer was learned, and how models learn by it."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     learning, race = figure.subplots(1, 2)
-    measured = np.isfinite(metrics["eval/loss"])
-    learning.plot(metrics["update"], metrics["loss"], color=RED, lw=0.8, alpha=0.5)
-    learning.plot(metrics["update"][measured], metrics["eval/loss"][measured], color=RED)
+    learning.plot(learned.at["update"], learned.values, color=RED)
     learning.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
     learning.set(
         xlabel="updates of NRES",
@@ -159,7 +158,7 @@ def race_figure(
     race.minorticks_off()
     for panel in (learning, race):
         panel.grid(alpha=0.3)
-    save_figure(figure, path)
+    save_drawing(figure, path)
 
 
 def gradient_norm(system: LearnedOptimizerSystem, theta: Theta) -> float:

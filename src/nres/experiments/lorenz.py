@@ -1,12 +1,29 @@
-"""The loss surface of Lorenz [subsec:lorenz]."""
+"""Lorenz [subsec:lorenz]: its loss surface, and the paths that estimators take over it."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
+from nres.estimators import GPES
 from nres.evaluate import evaluate
+from nres.experiments.claims import Check
+from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.figures import COLOURS
+from nres.files import replacing, save_drawing
+from nres.runs.metrics import read_lines
 from nres.systems import Lorenz
+from nres.train import train
 
 
 def loss_surface(
@@ -14,6 +31,150 @@ def loss_surface(
 ) -> Float[Array, "rows columns"]:
     """The training loss on a grid of parameters."""
     grid = jnp.stack(jnp.meshgrid(jnp.asarray(ln_r), jnp.asarray(ln_a)), axis=-1)
+    return losses_at(system, grid.reshape(-1, 2)).reshape(grid.shape[:2])
+
+
+@jax.jit
+def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, "points"]:
+    """The training loss at each of some parameters."""
     key = jax.random.key(0)  # nothing random: every episode is the same
-    loss = jax.jit(jax.vmap(lambda theta: evaluate(system, theta, key).loss))
-    return loss(grid.reshape(-1, 2)).reshape(grid.shape[:2])
+    return jax.vmap(lambda theta: evaluate(system, theta, key).loss)(thetas)
+
+
+def draw_surface(
+    panel: Axes, system: Lorenz, ln_r: np.ndarray, ln_a: np.ndarray, **style: Any
+) -> Any:
+    """The surface with the start (square) and the truth (star)."""
+    loss = np.asarray(loss_surface(system, ln_r, ln_a))
+    image = panel.pcolormesh(
+        ln_r, ln_a, loss, norm=LogNorm(), rasterized=True, shading="nearest", **style
+    )
+    panel.plot(*system.initial_theta(), "s", color="white", mec="black", ms=7, zorder=5)
+    panel.plot(*system.truth, "*", color="#ffd700", mec="black", ms=15, zorder=5)
+    panel.set(xlim=(ln_r[0], ln_r[-1]), ylim=(ln_a[0], ln_a[-1]), xlabel="ln r", ylabel="ln a")
+    return image
+
+
+def local_minima(values: np.ndarray) -> int:
+    """How many of some numbers in a row are less than both of their neighbours."""
+    middle = values[1:-1]
+    return int(((middle < values[:-2]) & (middle < values[2:])).sum())
+
+
+def _surface(work: Work) -> Findings:
+    began = time.monotonic()
+    system = Lorenz()
+    points = 41 if work.quick else 500
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    surface, line = figure.subplots(1, 2, width_ratios=[1.1, 1])
+    ln_r, ln_a = np.linspace(3.0, 3.9, points), np.linspace(1.9, 3.9, points)
+    image = draw_surface(surface, system, ln_r, ln_a, cmap="viridis")
+    figure.colorbar(image, ax=surface, label="training loss")
+    start, truth = np.asarray(system.initial_theta()), np.asarray(system.truth)
+    share = np.linspace(0, 1, 8 * points)
+    between = np.asarray(losses_at(system, jnp.asarray(truth + share[:, None] * (start - truth))))
+    line.plot(share, between, lw=0.7, color=COLOURS["NRES"])
+    line.set(xlabel="from the truth (0) to the start (1)", ylabel="training loss")
+    line.grid(alpha=0.3)
+    save_drawing(figure, work.drawing)
+    rows = [{"share": s, "loss": v} for s, v in zip(share.tolist(), between.tolist(), strict=True)]
+    _write(work.folder / "metrics.jsonl", rows)
+    minima = local_minima(between)
+    check = Check(
+        f"local minima between truth and start ({len(share)} points)",
+        "many",
+        f"{minima:,}",
+        "holds" if minima > 10 else "fails",
+    )
+    return Findings((check,), {"local_minima": minima}, time.monotonic() - began)
+
+
+# K = W is PES, K = T is NRES.
+PERIODS = (100, 200, 500, 1000, 2000)
+
+
+def _paths(work: Work) -> Findings:
+    """With one learning rate for all, so that what differs is the variance alone."""
+    seeds, updates = work.seeds or (1 if work.quick else 5), 20 if work.quick else 1000
+    system = Lorenz()
+    file = work.folder / "metrics.jsonl"
+    about = {"updates": updates, "lr": 1e-5, "workers": 200, "window": 100, "sigma": 0.04}
+    rows = [row for row in read_lines(file) if row["settings"] == about]
+    for period in PERIODS:
+        estimator = GPES(system, workers=200, window=100, sigma=0.04, period=period)
+        for seed in range(seeds):
+            if any((row["period"], row["seed"]) == (period, seed) for row in rows):
+                continue
+            work.say(f"K = {period}, seed {seed}")
+            result = train(
+                estimator,
+                optax.sgd(1e-5),
+                system.initial_theta(),
+                updates=updates,
+                key=jax.random.key(seed),
+                eval_fn=lambda theta: {"ln_r": theta[0], "ln_a": theta[1]},
+                eval_every=1,
+            )
+            evals = {name: np.round(x, 5).tolist() for name, x in result.history.evals.items()}
+            row = {"period": period, "seed": seed, "settings": about}
+            rows.append(row | {"seconds": result.state.seconds, **evals})
+            _write(file, rows)
+    rows = [row for row in rows if row["seed"] < seeds]
+    # How far it travelled, whatever for: a path without noise would be as long as it has to be.
+    lengths = {k: [_length(row) for row in rows if row["period"] == k] for k in PERIODS}
+    _paths_figure(system, rows, lengths, work.drawing)
+    means = {k: float(np.mean(values)) for k, values in lengths.items()}
+    order = [means[k] for k in PERIODS]
+    right = all(a > b for a, b in itertools.pairwise(order))
+    check = Check(
+        "length of the path of GPES",
+        "NRES (K = 2000) is the smoothest",
+        ", ".join(
+            f"K = {k}: {means[k]:.3g} ({min(v):.3g} to {max(v):.3g})" for k, v in lengths.items()
+        ),
+        "holds" if right else "weaker" if min(order) == order[-1] else "fails",
+    )
+    numbers = {"settings": about, "lengths": lengths}
+    return Findings((check,), numbers, sum(row["seconds"] for row in rows), seeds)
+
+
+def _length(row: dict) -> float:
+    return float(np.hypot(np.diff(row["ln_r"]), np.diff(row["ln_a"])).sum())
+
+
+def _paths_figure(
+    system: Lorenz, rows: list[dict], lengths: dict[int, list[float]], path: Path
+) -> None:
+    figure = Figure(figsize=(3.1 * len(PERIODS), 3.9), layout="constrained")
+    panels = figure.subplots(1, len(PERIODS), sharex=True, sharey=True)
+    ln_r, ln_a = np.linspace(3.2, 3.8, 200), np.linspace(1.9, 3.5, 200)
+    names = {PERIODS[0]: " (PES)", PERIODS[-1]: " (NRES)"}
+    for panel, period in zip(panels, PERIODS, strict=True):
+        draw_surface(panel, system, ln_r, ln_a, cmap="Greys", alpha=0.55)
+        row = next(row for row in rows if (row["period"], row["seed"]) == (period, 0))
+        panel.plot(row["ln_r"], row["ln_a"], color=COLOURS["NRES"], lw=0.7)
+        panel.set_title(
+            f"K = {period}{names.get(period, '')}\nlength {np.mean(lengths[period]):.3g}",
+            fontsize="medium",
+        )
+        panel.label_outer()
+    save_drawing(figure, path)
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    with replacing(path) as partial:
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+SURFACE = Exhibit(
+    "app_fig:lorenz_loss_surface",
+    "The training loss of Lorenz is extremely sensitive, with many local minima.",
+    "cpu",
+    _surface,
+)
+PATHS = Exhibit(
+    "fig:lorenz",
+    "Of GPES with different periods K at one learning rate, NRES takes the smoothest path.",
+    "cpu",
+    _paths,
+)

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nres.figures import COLOURS, log_if_positive
-from nres.files import save_figure
+from nres.files import save_drawing, save_figure
 from nres.system import Theta
 from nres.variance import Advice, Row, Sweep, sweep, updates_worth
 
@@ -92,7 +92,7 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
     _plain_ticks(panel, sorted({row.period for some in rows.values() for row in some}))
     panel.grid(alpha=0.3)
     figure.legend(loc="outside right center", title="updates", frameon=False)
-    save_figure(figure, path)
+    save_drawing(figure, path)
 
 
 def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -> None:
@@ -135,7 +135,7 @@ def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -
     panel.set_xticks(at, [f"{update:,}" for update in rows])
     panel.grid(alpha=0.3, axis="y")
     figure.legend(loc="outside right center", frameon=False)
-    save_figure(figure, path)
+    save_drawing(figure, path)
 
 
 def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> None:

@@ -1,5 +1,6 @@
 """Runs: settings, folders, metrics, checkpoints, and how to carry them out."""
 
+from nres.runs.compare import Evaluations as Evaluations
 from nres.runs.compare import curves as curves
 from nres.runs.compare import early_level as early_level
 from nres.runs.compare import times_to_level as times_to_level

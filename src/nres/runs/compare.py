@@ -20,6 +20,44 @@ AXES: Mapping[str, str] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluations:
+    """What the evaluations of a run found, less being better, and where on each of `AXES`."""
+
+    at: Mapping[str, np.ndarray]
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run) -> "Evaluations":
+        """Those of a run: of what its system reports, the first."""
+        entries = read_lines(run.metrics_file)
+        name = _headline(run, entries)
+        return cls.read([entry | {"value": entry[name]} for entry in entries if name in entry])
+
+    @classmethod
+    def read(cls, entries: Sequence[Mapping[str, Any]]) -> "Evaluations":
+        """From entries with all of `AXES` and a `value`: not finite is worse than anything."""
+        values = [math.inf if entry["value"] is None else entry["value"] for entry in entries]
+        at = {axis: np.array([entry[axis] for entry in entries], float) for axis in AXES}
+        return cls(at, np.array(values, float))
+
+    def smoothed(self, over: int) -> "Evaluations":
+        """With a running median, which one lucky evaluation does not move."""
+        half = over // 2
+        windows = (self.values[max(0, i - half) : i + half + 1] for i in range(len(self.values)))
+        return Evaluations(self.at, np.array([np.median(window) for window in windows]))
+
+    def least(self, share: float = 1.0) -> float:
+        """The least value in the first part of the updates."""
+        x = self.at["update"]
+        return float(self.values[x <= x[0] + (x[-1] - x[0]) * share].min())
+
+    def first(self, level: float, axis: str) -> float:
+        """Where a level is first reached; infinite if it never is."""
+        there = self.values <= level
+        return float(self.at[axis][there][0]) if there.any() else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
 class Curve:
     """A measurement over several seeds: its mean, and the least and largest of them."""
 
@@ -42,22 +80,12 @@ def _headline(run: Run, entries: Sequence[dict[str, Any]]) -> str:
     raise RunError(f"{run.path} has not been evaluated yet.")
 
 
-def evaluations(run: Run, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where on one of `AXES` a run was evaluated, and with what result."""
-    entries = read_lines(run.metrics_file)
-    name = _headline(run, entries)
-    made = [entry for entry in entries if name in entry]
-    # Not finite is worse than anything.
-    y = [math.inf if entry[name] is None else entry[name] for entry in made]
-    return np.array([entry[axis] for entry in made], float), np.array(y, float)
-
-
-def curve(runs: Sequence[Run], axis: str) -> Curve:
+def curve(seeds: Sequence[Evaluations], axis: str) -> Curve:
     """The evaluations of runs that differ in their seed, over one of `AXES`.
 
     Seeds are brought to the same points by linear interpolation, as far as all of them got.
     """
-    points = [evaluations(run, axis) for run in runs]
+    points = [(one.at[axis], one.values) for one in seeds]
     end = min(x[-1] for x, _ in points)
     begin = max(x[0] for x, _ in points)
     longest = max((x for x, _ in points), key=len)
@@ -66,32 +94,29 @@ def curve(runs: Sequence[Run], axis: str) -> Curve:
     return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def curves(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Curve]]:
+def curves(methods: Mapping[str, Sequence[Evaluations]]) -> dict[str, dict[str, Curve]]:
     """All methods over all axes."""
-    return {method: {axis: curve(group, axis) for axis in AXES} for method, group in runs.items()}
+    return {name: {axis: curve(seeds, axis) for axis in AXES} for name, seeds in methods.items()}
 
 
-def early_level(runs: Sequence[Run]) -> float:
-    """A level that every one of the runs reaches in the first half of its updates."""
-    levels = []
-    for run in runs:
-        x, y = evaluations(run, "update")
-        levels.append(y[x <= x[0] + (x[-1] - x[0]) / 2].min())
-    return float(max(levels))
+def early_level(seeds: Sequence[Evaluations], share: float = 0.5) -> float:
+    """A level that every one of the runs reaches in the first part of its updates."""
+    return max(one.least(share) for one in seeds)
 
 
-def reached(runs: Sequence[Run], level: float, axis: str) -> float:
-    """Where a level is first reached: the (lower) median over seeds; infinite if most never do."""
-    first = []
-    for run in runs:
-        x, y = evaluations(run, axis)
-        first.append(x[y <= level][0] if (y <= level).any() else math.inf)
-    return float(np.sort(first)[(len(first) - 1) // 2])
+def lower_median(values: Sequence[float]) -> float:
+    """Of an even number the lower one in the middle: infinite only if most are."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
-def times_to_level(runs: Mapping[str, Sequence[Run]], level: float) -> dict[str, dict[str, float]]:
-    """Where on each axis each method first reaches a level; infinite where it never does."""
+def times_to_level(
+    methods: Mapping[str, Sequence[Evaluations]], level: float
+) -> dict[str, dict[str, float]]:
+    """Where on each axis each method first reaches a level: the median over seeds.
+
+    Infinite where most never do.
+    """
     return {
-        method: {axis: reached(group, level, axis) for axis in AXES}
-        for method, group in runs.items()
+        name: {axis: lower_median([one.first(level, axis) for one in seeds]) for axis in AXES}
+        for name, seeds in methods.items()
     }

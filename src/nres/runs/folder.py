@@ -6,6 +6,7 @@ import datetime
 import fcntl
 import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -261,6 +262,9 @@ def device() -> dict[str, Any]:
         "kind": devices[0].device_kind,
         "count": len(devices),
         "machine": platform.machine(),
+        "processors": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
     }
 
 

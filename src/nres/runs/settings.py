@@ -103,6 +103,8 @@ class Settings:
     """Whether not to wait for the slowest actors."""
     keep_every: int | None = None
     """Updates from one checkpoint that is kept for good to the next; a multiple of `eval_every`."""
+    start_seed: int | None = None
+    """Seed of the parameters to begin with, where runs that differ in `seed` are to share them."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -181,6 +183,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         actors=filled.get("actors"),
         allow_stale=filled.get("allow_stale", False),
         keep_every=keep_every,
+        start_seed=filled.get("start_seed"),
     )
     for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
         value = getattr(settings, name)
@@ -256,6 +259,8 @@ def build(settings: Settings) -> Problem:
         )
     estimator = _estimator(settings, system, values)
     start, train = jax.random.split(jax.random.key(settings.seed))
+    if settings.start_seed is not None:
+        start, _ = jax.random.split(jax.random.key(settings.start_seed))
     if not hasattr(system, "initial_theta"):
         raise SettingsError(
             f"{settings.system} does not say where to start: give it a method "

@@ -37,18 +37,24 @@ class Lorenz(System):
     system.test_loss(theta, jax.random.key(0))               # over random initial states
     ```
 
+    **Arguments:**
+
+    - `horizon`: T, steps of an episode.
+    - `test_episodes`: initial states over which `metrics` measures progress.
+
     **Reference:** section [subsec:lorenz] of Li et al., NeurIPS 2023.
     """
 
     horizon: int = eqx.field(static=True)
+    test_episodes: int = eqx.field(static=True)
     observed: Float[Array, "horizon"]
     """The z-coordinate of the true trajectory after each step."""
 
     truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
     """The parameters that made the observations."""
 
-    def __init__(self, horizon: int = 2000):
-        self.horizon = horizon
+    def __init__(self, horizon: int = 2000, test_episodes: int = 2000):
+        self.horizon, self.test_episodes = horizon, test_episodes
         self.observed = _trajectory(jnp.asarray(self.truth), horizon)
 
     def initial_theta(self, key: Key[Array, ""] | None = None) -> Float[Array, "2"]:
@@ -64,7 +70,7 @@ class Lorenz(System):
 
     def metrics(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
         """What progress is measured by: the test loss, and where the parameters are."""
-        loss = self.test_loss(theta, key, episodes=2000)
+        loss = self.test_loss(theta, key, episodes=self.test_episodes)
         return {"test_loss": loss, "ln_r": theta[0], "ln_a": theta[1]}
 
     def test_system(self) -> "LorenzTest":

@@ -1,0 +1,202 @@
+"""What the paper claims of a comparison, in a form that our own results can be held against."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from nres.runs.compare import AXES, Evaluations, lower_median
+
+REFERENCE = "NRES"
+LOST = "NRES does not get there"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One statement of the paper's, and what was found here."""
+
+    about: str
+    paper: str
+    ours: str
+    grade: str
+    """`holds`, `weaker` (the same direction, but less than half as much) or `fails`."""
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """All statements taken together."""
+    grades = {check.grade for check in checks}
+    if grades <= {"holds"}:
+        return "yes"
+    return "no" if grades == {"fails"} else "in part"
+
+
+@dataclasses.dataclass(frozen=True)
+class Standings:
+    """Who got where in a comparison, by name, with one run a seed."""
+
+    runs: Mapping[str, Sequence[Evaluations]]
+    """Smoothed."""
+    level: float
+    axis: str
+
+    def reached(self, name: str, axis: str | None = None) -> list[float]:
+        """Where the level is first reached, of each seed."""
+        return [run.first(self.level, axis or self.axis) for run in self.runs[name]]
+
+    def best(self, name: str) -> float:
+        """The least value, the median over seeds."""
+        return lower_median([run.least() for run in self.runs[name]])
+
+    def ratio(self, name: str) -> float:
+        """How many times longer than the reference until the level: of medians over seeds."""
+        return _over(lower_median(self.reached(name)), lower_median(self.reached(REFERENCE)))
+
+    def ratios(self, name: str) -> list[float]:
+        """The same of each seed by itself."""
+        pairs = zip(self.reached(name), self.reached(REFERENCE), strict=False)
+        return [_over(mine, reference) for mine, reference in pairs if math.isfinite(reference)]
+
+    def at_least(self, name: str) -> float:
+        """What a ratio must exceed if the level was never reached: the runs were that long."""
+        ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
+        return _over(min(ends), lower_median(self.reached(REFERENCE)))
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """All about one of them."""
+        runs = self.runs[name]
+        return {
+            "reached": {axis: self.reached(name, axis) for axis in AXES},
+            "times_longer": self.ratio(name),
+            "times_longer_by_seed": self.ratios(name),
+            "best": [run.least() for run in runs],
+            "end": {axis: [float(run.at[axis][-1]) for run in runs] for axis in AXES},
+        }
+
+
+class Claim(Protocol):
+    """A statement about a comparison."""
+
+    def judge(self, standings: Standings) -> Check: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Slower:
+    """A method takes so many times longer than NRES."""
+
+    name: str
+    paper: float
+
+    def judge(self, standings: Standings) -> Check:
+        ratio = standings.ratio(self.name)
+        if math.isnan(ratio):
+            return Check(self.name, _times(self.paper), LOST, "fails")
+        if math.isinf(ratio):
+            bound = standings.at_least(self.name)
+            grade = "holds" if bound >= self.paper / 2 else "weaker"
+            text = f"never (> {_times(bound)})"
+        else:
+            grade = "holds" if ratio >= self.paper / 2 else "weaker" if ratio > 1 else "fails"
+            text = _times(ratio) + _range(standings.ratios(self.name))
+        return Check(self.name, _times(self.paper), text, grade)
+
+
+@dataclasses.dataclass(frozen=True)
+class Never:
+    """A method does not get there in the time it is given."""
+
+    name: str
+
+    def judge(self, standings: Standings) -> Check:
+        ratio = standings.ratio(self.name)
+        if math.isinf(lower_median(standings.reached(self.name))):
+            bound = standings.at_least(self.name)
+            text = "never" + f" (> {_times(bound)})" * (not math.isnan(ratio))
+            return Check(self.name, "never", text, "holds")
+        if math.isnan(ratio):
+            return Check(self.name, "never", LOST, "fails")
+        grade = "weaker" if ratio > 1 else "fails"
+        text = _times(ratio) + _range(standings.ratios(self.name))
+        return Check(self.name, "never", text, grade)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reaches:
+    """A method gets there after so many steps; within a factor of two it is the same."""
+
+    name: str
+    paper: float
+    axis: str = "total_steps"
+
+    def judge(self, standings: Standings) -> Check:
+        steps = standings.reached(self.name, self.axis)
+        middle = lower_median(steps)
+        about = f"{self.name}, {AXES[self.axis].replace(' unroll', '')}"
+        if math.isinf(middle):
+            end = min(float(run.at[self.axis][-1]) for run in standings.runs[self.name])
+            solved = sum(map(math.isfinite, steps))
+            some = f"; {solved} of {len(steps)} seeds do" if solved else ""
+            text = f"never in {_number(end)}{some}"
+            return Check(about, _number(self.paper), text, "fails")
+        spread = f" ({_number(min(steps))} to {_number(max(steps))})" if len(steps) > 1 else ""
+        grade = "holds" if 0.5 <= middle / self.paper <= 2 else "weaker"
+        return Check(about, _number(self.paper), _number(middle) + spread, grade)
+
+
+@dataclasses.dataclass(frozen=True)
+class Better:
+    """Every one of some methods gets to a lower value than every one of others."""
+
+    these: tuple[str, ...]
+    those: tuple[str, ...]
+    scale: float = 1.0
+    """From values to what is shown."""
+
+    def judge(self, standings: Standings) -> Check:
+        best = {name: standings.best(name) for name in (*self.these, *self.those)}
+        holds = max(best[name] for name in self.these) < min(best[name] for name in self.those)
+        some = any(best[mine] < best[other] for mine in self.these for other in self.those)
+        text = ", ".join(f"{name} {value * self.scale:.4g}" for name, value in best.items())
+        about = f"{' and '.join(self.these)} at best"
+        grade = "holds" if holds else "weaker" if some else "fails"
+        return Check(about, f"better than {', '.join(self.those)}", text, grade)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sooner:
+    """Of some methods each gets there before the next."""
+
+    names: tuple[str, ...]
+
+    def judge(self, standings: Standings) -> Check:
+        times = [lower_median(standings.reached(name)) for name in self.names]
+        right = [a < b for a, b in itertools.pairwise(times)]
+        text = ", ".join(
+            f"{name} {'never' if math.isinf(time) else _number(time)}"
+            for name, time in zip(self.names, times, strict=True)
+        )
+        grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
+        paper = "in this order: " + ", ".join(self.names)
+        return Check(AXES[standings.axis].replace(" unroll", ""), paper, text, grade)
+
+
+def _over(time: float, reference: float) -> float:
+    """Not a number if the reference never gets there, or is there from the start."""
+    return time / reference if 0 < reference < math.inf else math.nan
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}×" if ratio < 1000 else f"{_number(ratio)}×"
+
+
+def _range(ratios: Sequence[float]) -> str:
+    if len(ratios) < 2:
+        return ""
+    low, high = (
+        "never" if math.isinf(value) else f"{value:.3g}" for value in (min(ratios), max(ratios))
+    )
+    return f" ({low} to {high})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2e}" if value >= 1e4 else f"{value:,.3g}"

@@ -1,0 +1,139 @@
+"""Exhibits: figures and tables of the paper, made again and held against what it says of them."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nres.experiments.claims import Check, verdict
+from nres.experiments.races import Race
+from nres.experiments.racing import Record, run_race, standings
+from nres.experiments.racing_figure import race_figure
+from nres.files import write_json
+from nres.runs import Run, Settings
+from nres.runs.folder import device, versions
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What an exhibit is to be made with."""
+
+    folder: Path
+    """Where its results are, or go; those of the others are beside it."""
+    name: str
+    quick: bool
+    """Whether to make a small version, to see that it runs."""
+    seeds: int | None
+    """How many, if not as many as planned."""
+    finished: Callable[[Path, Settings], Run]
+    """Carries out a run in a folder, from its beginning or from where it was."""
+    say: Callable[[str], Any]
+    """Told what comes next."""
+
+    @property
+    def drawing(self) -> Path:
+        """The figure, without its ending."""
+        return self.folder / self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """What came out."""
+
+    checks: tuple[Check, ...]
+    numbers: dict[str, Any]
+    seconds: float
+    """Of computing, evaluations not counted where there are any."""
+    seeds: int = 1
+    device: dict[str, Any] = dataclasses.field(default_factory=device)
+    versions: dict[str, str] = dataclasses.field(default_factory=versions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exhibit:
+    """A figure or table of the paper."""
+
+    figure: str
+    """Its label there."""
+    claim: str
+    tier: str
+    """Where it is made in minutes: on a `cpu` or a `gpu`."""
+    make: Callable[[Work], Findings]
+
+
+def of_race(race: Race) -> Exhibit:
+    """Methods side by side."""
+
+    def make(work: Work) -> Findings:
+        records = run_race(
+            race,
+            work.folder,
+            seeds=work.seeds,
+            quick=work.quick,
+            finished=work.finished,
+            say=work.say,
+        )
+        result = standings(race, records)
+        race_figure(race, result, work.drawing)
+        return Findings(
+            tuple(claim.judge(result) for claim in race.claims),
+            {
+                "axis": race.axis,
+                "level": result.level * race.scale,
+                "level_of": race.shown,
+                "smoothed_over": race.smooth,
+                "methods": {name: result.to_json(name) for name in result.runs},
+                "settings": {record.entrant: record.settings.to_json() for record in records},
+            },
+            sum(record.entries[-1]["seconds"] for record in records),
+            len({record.settings.seed for record in records}),
+            _devices(records),
+            records[0].versions,
+        )
+
+    return Exhibit(race.figure, race.claim, race.tier, make)
+
+
+def _devices(records: list[Record]) -> dict[str, Any]:
+    """The first run's, and those of others that were made elsewhere."""
+    first = records[0].device
+    others: list[dict[str, Any]] = []
+    for record in records:
+        if record.device != first and record.device not in others:
+            others.append(record.device)
+    return first | {"others": others} if others else first
+
+
+def exhibit_summary(name: str, exhibit: Exhibit, work: Work) -> dict[str, Any]:
+    """Make an exhibit, and write `summary.json`: the paper's claim, and what was found."""
+    findings = exhibit.make(work)
+    command = f"nres reproduce {name}"
+    command += f" --seeds {work.seeds}" * (work.seeds is not None) + " --quick" * work.quick
+    summary = {
+        "id": name,
+        "figure": exhibit.figure,
+        "tier": exhibit.tier,
+        "claim": exhibit.claim,
+        "reproduced": verdict(findings.checks),
+        "checks": [dataclasses.asdict(check) for check in findings.checks],
+        "seeds": findings.seeds,
+        "seconds": findings.seconds,
+        "device": findings.device,
+        "versions": findings.versions,
+        "command": command,
+        "quick": work.quick,
+        "numbers": findings.numbers,
+    }
+    write_json(work.folder / "summary.json", summary)
+    return summary
+
+
+def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those that there are in a folder of results, in the order of the names."""
+    files = {name: folder / name / "summary.json" for name in names}
+    return {
+        name: json.loads(file.read_text(encoding="utf-8"))
+        for name, file in files.items()
+        if file.exists()
+    }

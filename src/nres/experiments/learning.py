@@ -1,0 +1,137 @@
+"""Learned optimizers [exp:lopt]: the landscape of their loss, and one raced against the usual."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nres.experiments import learned_optimizer
+from nres.experiments.card import write_optimizer
+from nres.experiments.claims import Check
+from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.experiments.lorenz import local_minima
+from nres.experiments.presets import fashion_mnist_system
+from nres.experiments.races import LEARNED_START
+from nres.experiments.racing import Record, read_records, write_records
+from nres.files import write_json
+from nres.runs import resolve
+from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
+
+
+def _landscape(work: Work) -> Findings:
+    """Along a random direction from a fresh start, and from a learned optimizer if there is one."""
+    began = time.monotonic()
+    system = fashion_mnist_system(horizon=20 if work.quick else 1000)
+    at, along = jax.random.split(jax.random.key(LEARNED_START))
+    thetas = {"at a fresh start": system.initial_theta(at)}
+    learned = work.folder.parent / "learned-optimizer" / "optimizer.npz"
+    if learned.exists():
+        thetas["at a learned optimizer"] = read_optimizer(learned)[1]
+    direction = jax.random.normal(along, thetas["at a fresh start"].shape)
+    direction = direction / jnp.linalg.norm(direction)
+    distances = np.linspace(-0.4, 0.4, 9 if work.quick else 201)
+    horizons = tuple(h for h in (1, 3, 10, 30, 100, 300, 1000) if h <= system.horizon)
+    shorter = [LearnedOptimizerSystem(system.task, system.optimizer, horizon=h) for h in horizons]
+    losses, norms = {}, {}
+    # In full single precision: what is jagged should be the loss, not its rounding.
+    with jax.default_matmul_precision("highest"):
+        for name, theta in thetas.items():
+            work.say(f"the loss {name}")
+            losses[name] = learned_optimizer.landscape(system, theta, direction, distances)
+            norms[name] = [learned_optimizer.gradient_norm(other, theta) for other in shorter]
+    learned_optimizer.landscape_figure(distances, losses, horizons, norms, work.drawing)
+    numbers = {
+        "distance": distances.tolist(),
+        "loss": {name: values.tolist() for name, values in losses.items()},
+        "horizon": horizons,
+        "gradient_norm": norms,
+    }
+    write_json(work.folder / "measured.json", numbers)
+    minima = {name: local_minima(values) for name, values in losses.items()}
+    checks = (
+        Check(
+            f"local minima among {len(distances)} points",
+            "jagged",
+            ", ".join(f"{name} {count}" for name, count in minima.items()),
+            "holds" if min(minima.values()) > 10 else "fails",
+        ),
+        Check(
+            "norm of the exact gradient",
+            "explodes",
+            ", ".join(
+                f"{name} {values[0]:.2g} through 1 step, {values[-1]:.2g} through {horizons[-1]:,}"
+                for name, values in norms.items()
+            ),
+            "holds" if all(n[-1] > 100 * n[0] for n in norms.values()) else "weaker",
+        ),
+    )
+    return Findings(checks, {"local_minima": minima}, time.monotonic() - began)
+
+
+def _learned(work: Work) -> Findings:
+    """Learn an optimizer with NRES, and race it against tuned ones on its own task."""
+    updates = 4 if work.quick else 240_000
+    given: dict[str, Any] = {"workers": 2, "options": {"horizon": 20}} if work.quick else {}
+    settings = resolve(
+        "learned-optimizer",
+        "nres",
+        updates=updates,
+        seed=LEARNED_START,
+        eval_every=max(1, updates // 240),
+        log_every=max(1, updates // 1200),
+        **given,
+    )
+    file, kept = work.folder / "optimizer.npz", work.folder / "metrics.jsonl"
+    records = [record for record in read_records(kept) if record.settings == settings]
+    if not records or not file.exists():
+        run = work.finished(work.folder / "runs" / "nres", settings)
+        system = run.problem.system
+        assert isinstance(system, LearnedOptimizerSystem)
+        write_optimizer(run, system, file)
+        records = [Record.of("NRES", run)]
+        write_records(kept, records)
+    (record,) = records
+    system = fashion_mnist_system(**settings.options)
+    racers = {
+        "learned": learned_optimizer.Racer(system.optimizer, read_optimizer(file)[1]),
+        **learned_optimizer.tuned(system),
+    }
+    work.say("racing " + ", ".join(racers))
+    curves = {name: racer.losses(system) for name, racer in racers.items()}
+    others = learned_optimizer.other_sequences(system, 5)
+    learned_optimizer.race_figure(record.evaluations, curves, work.drawing)
+    numbers: dict[str, Any] = {
+        "mean_loss": {name: float(curve.mean()) for name, curve in curves.items()},
+        "final_loss": {name: float(curve[-100:].mean()) for name, curve in curves.items()},
+        "mean_loss_on_other_sequences": {
+            name: [float(racer.losses(other).mean()) for other in others]
+            for name, racer in racers.items()
+        },
+    }
+    means = numbers["mean_loss"]
+    best = min((name for name in means if name != "learned"), key=means.__getitem__)
+    check = Check(
+        "mean loss over its own task",
+        "not in the paper",
+        f"learned {means['learned']:.3f}, {best} {means[best]:.3f}",
+        "holds" if means["learned"] < means[best] else "fails",
+    )
+    seconds = record.entries[-1]["seconds"]
+    return Findings((check,), numbers, seconds, 1, record.device, record.versions)
+
+
+LANDSCAPE = Exhibit(
+    "fig:loss",
+    "The loss of a learned optimizer along a random direction is jagged, and its exact gradient "
+    "explodes.",
+    "gpu",
+    _landscape,
+)
+LEARNED = Exhibit(
+    "",
+    "A learned optimizer does better on its own task than tuned Adam.",
+    "gpu",
+    _learned,
+)

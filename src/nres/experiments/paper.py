@@ -1,0 +1,26 @@
+"""All of the paper's figures and tables, by name."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nres.experiments import learning, lorenz, wall_clock
+from nres.experiments.exhibits import Exhibit, of_race
+from nres.experiments.races import RACES
+from nres.experiments.studies import of_full_es, of_periods
+
+_LEARNED, _LORENZ = "learned-optimizer", "lorenz"
+
+EXHIBITS: Mapping[str, Exhibit] = MappingProxyType(
+    {
+        "lorenz-surface": lorenz.SURFACE,
+        "lorenz-paths": lorenz.PATHS,
+        "landscape": learning.LANDSCAPE,
+        **{name: of_race(race) for name, race in RACES.items()},
+        "variance-K": of_periods(_LEARNED, "gpu"),
+        "variance-fulles": of_full_es(_LEARNED, "gpu", (30, 590)),
+        "variance-lorenz-K": of_periods(_LORENZ, "cpu"),
+        "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu", None),
+        "learned-optimizer": learning.LEARNED,
+        "wall-clock": wall_clock.WALL_CLOCK,
+    }
+)

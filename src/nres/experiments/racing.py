@@ -1,0 +1,167 @@
+"""Carry out a race: every run once, kept in one file, and measured against the paper."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nres.experiments.claims import REFERENCE, Standings
+from nres.experiments.races import Entrant, Race
+from nres.files import replacing
+from nres.runs import Run, Settings, build, resolve
+from nres.runs.compare import AXES, Evaluations, early_level
+from nres.runs.metrics import read_lines
+
+# How small a race is that only shows that it runs.
+QUICK_UPDATES, QUICK_WORKERS = 4, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A run that is over, as it is kept: what it was, where, and what its evaluations found."""
+
+    entrant: str
+    settings: Settings
+    device: dict[str, Any]
+    versions: dict[str, str]
+    entries: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, entrant: str, run: Run) -> "Record":
+        name = None
+        entries = []
+        for entry in read_lines(run.metrics_file):
+            name = name or next((key for key in entry if key.startswith("eval/")), None)
+            if name in entry:
+                kept = {axis: entry[axis] for axis in AXES} | {"value": entry[name]}
+                entries.append(kept | {"seconds": round(entry["seconds"], 4)})
+        config = run.config
+        return cls(entrant, run.settings, config["device"], config["versions"], tuple(entries))
+
+    @property
+    def evaluations(self) -> Evaluations:
+        return Evaluations.read(self.entries)
+
+    def lines(self) -> Iterator[str]:
+        about = dataclasses.asdict(self) | {"settings": self.settings.to_json()}
+        del about["entries"]
+        return map(json.dumps, (about, *self.entries))
+
+
+def write_records(path: Path, records: list[Record]) -> None:
+    """One file: for each run a line about it, then its evaluations."""
+    text = "".join(f"{line}\n" for record in records for line in record.lines())
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def read_records(path: Path) -> list[Record]:
+    """What `write_records` wrote, or nothing."""
+    records: list[Record] = []
+    for line in read_lines(path):
+        if "settings" in line:
+            settings = Settings.from_json(line["settings"])
+            records.append(Record(**line | {"settings": settings, "entries": ()}))
+        else:
+            last = records[-1]
+            records[-1] = dataclasses.replace(last, entries=(*last.entries, line))
+    return records
+
+
+def planned(race: Race, name: str, seed: int, quick: bool = False) -> Settings:
+    """The settings of one run of a race."""
+    entrant: Entrant = race.entrants[name]
+    given: dict[str, Any] = {
+        "updates": entrant.updates,
+        "eval_every": max(1, entrant.updates // race.evaluations),
+        "log_every": max(1, entrant.updates // 1200),
+        "options": dict(race.options),
+        **entrant.settings,
+    }
+    given |= {"seed": seed, "start_seed": race.start_seed}
+    if quick:
+        full = resolve(race.system, entrant.method, **given)
+        window = resolve(race.system, race.entrants[REFERENCE].method).window
+        horizon = 2 * max(window or 1, 10)
+        given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
+        given |= {"workers": QUICK_WORKERS, "options": given["options"] | {"horizon": horizon}}
+        if full.period is not None:
+            given["period"] = min(full.period, horizon)
+    return resolve(race.system, entrant.method, **given)
+
+
+def run_race(
+    race: Race,
+    folder: Path,
+    *,
+    seeds: int | None,
+    quick: bool,
+    finished: Callable[[Path, Settings], Run],
+    say: Callable[[str], Any],
+) -> list[Record]:
+    """Make the runs of a race that are not there yet.
+
+    **Arguments:**
+
+    - `race`: which.
+    - `folder`: where its results are, or go; runs under way are in `runs` there.
+    - `seeds`: how many, if not as many as planned.
+    - `quick`: whether to make tiny runs instead.
+    - `finished`: carries out the run with these settings in a folder, from where it was.
+    - `say`: told what comes next.
+    """
+    chosen = _seeds(race, 1 if quick else seeds)
+    plan = {
+        (name, seed): planned(race, name, seed, quick)
+        for name, entrant in race.entrants.items()
+        for seed in chosen[: entrant.seeds if seeds is None else None]
+    }
+    file = folder / "metrics.jsonl"
+    there = read_records(file)
+    if race.shares is not None:
+        there += read_records(folder.parent / race.shares / "metrics.jsonl")
+    known = {key: _like(settings, there) for key, settings in plan.items()}
+    # Everything is made once before anything runs, so that a mistake in the last shows at once.
+    for settings in {
+        name: plan[name, seed] for name, seed in plan if not known[name, seed]
+    }.values():
+        build(settings)
+    records: list[Record] = []
+    for number, ((name, seed), settings) in enumerate(plan.items(), start=1):
+        found = known[name, seed]
+        if found is None:
+            say(f"{number} of {len(plan)}: {name}, seed {seed}")
+            path = folder / "runs" / f"{_file_name(name)}-{seed}"
+            found = Record.of(name, finished(path, settings))
+        records.append(dataclasses.replace(found, entrant=name))
+        # What was made before stays, such as more seeds than are asked for now.
+        others = [r for r in read_records(file) if _like(r.settings, records) is None]
+        write_records(file, records + others)
+    return records
+
+
+def _like(settings: Settings, records: list[Record]) -> Record | None:
+    """The run with these settings, if it is there."""
+    return next((record for record in records if record.settings == settings), None)
+
+
+def standings(race: Race, records: list[Record]) -> Standings:
+    """Who got where, with the level that the race is measured at."""
+    runs: dict[str, list[Evaluations]] = {}
+    for record in records:
+        runs.setdefault(record.entrant, []).append(record.evaluations.smoothed(race.smooth))
+    level = early_level(runs[REFERENCE], race.early) if race.level is None else race.level
+    return Standings(runs, level, race.axis)
+
+
+def _seeds(race: Race, count: int | None) -> tuple[int, ...]:
+    """As many as asked for: those planned, and then the numbers after them."""
+    if count is None:
+        return race.seeds
+    more = range(race.seeds[-1] + 1, race.seeds[-1] + 1 + count)
+    return (*race.seeds, *more)[:count]
+
+
+def _file_name(name: str) -> str:
+    return name.lower().replace(" ", "").replace(",", "-").replace("=", "")

@@ -1,0 +1,108 @@
+"""A race as a picture: curves, and how many times longer the others take, to any level."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from nres.experiments.claims import REFERENCE, Slower, Standings
+from nres.experiments.races import Race
+from nres.figures import COLOURS, DISPLAY_NAMES, line_style, log_if_positive
+from nres.files import save_drawing
+from nres.runs.compare import AXES, curve, lower_median
+
+# How many levels are looked at, of those that NRES passes.
+LEVELS = 60
+
+
+def race_figure(race: Race, standings: Standings, path: Path) -> None:
+    """Draw a race; `path` has no ending."""
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    styles = _styles(race)
+    for name, runs in standings.runs.items():
+        drawn = curve(runs, race.axis)
+        # A logarithm knows no zero: the start itself is left out.
+        x, mean, low, high = (
+            part[drawn.x > 0] for part in (drawn.x, drawn.mean, drawn.low, drawn.high)
+        )
+        left.plot(x, mean * race.scale, label=name, **styles[name])
+        left.fill_between(
+            x, low * race.scale, high * race.scale, color=styles[name]["color"], alpha=0.15, lw=0
+        )
+    left.axhline(standings.level * race.scale, color="black", lw=0.8, ls=":")
+    left.set(xlabel=AXES[race.axis], ylabel=race.shown, xscale="log")
+    if race.top is not None:
+        left.set_ylim(top=race.top)
+    log_if_positive(left)
+    seeds = len(race.seeds)
+    left.set_title(
+        f"running median of {race.smooth}" * (race.smooth > 1)
+        + ", " * (race.smooth > 1 and seeds > 1)
+        + f"band: least to largest of {seeds} seeds" * (seeds > 1),
+        fontsize="medium",
+    )
+    _longer(race, standings, styles, right)
+    for panel in (left, right):
+        panel.grid(alpha=0.3)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    save_drawing(figure, path)
+
+
+def _longer(
+    race: Race, standings: Standings, styles: dict[str, dict[str, Any]], panel: Axes
+) -> None:
+    """How many times longer than NRES, to all levels that it passes."""
+    reference = standings.runs[REFERENCE]
+    best = max(run.least() for run in reference)
+    start = lower_median([run.least(0.01) for run in reference])
+    levels = np.geomspace(start, best, LEVELS) if best > 0 else np.linspace(start, best, LEVELS)
+    for name in standings.runs:
+        ratios = [
+            Standings(standings.runs, float(level), race.axis).ratio(name) for level in levels
+        ]
+        shown = np.where(np.isfinite(ratios), ratios, math.nan)
+        panel.plot(levels * race.scale, shown, **styles[name])
+    for claim in race.claims:
+        if isinstance(claim, Slower) and claim.paper > 1:
+            style = styles[claim.name]
+            panel.axhline(claim.paper, color=style["color"], lw=0.9, ls=":")
+            panel.annotate(
+                f"paper: {claim.name} {claim.paper:g}×",
+                (0.01, claim.paper),
+                (0, 3),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                fontsize="small",
+                color=style["color"],
+            )
+    panel.axvline(standings.level * race.scale, color="black", lw=0.8, ls=":")
+    panel.set(
+        xlabel=f"{race.shown} to reach",
+        ylabel=f"{AXES[race.axis]}, in those of NRES",
+    )
+    log_if_positive(panel)
+    panel.set_title("a line ends where a method never gets", fontsize="medium")
+    if race.scale > 0:
+        panel.invert_xaxis()
+
+
+def _styles(race: Race) -> dict[str, dict[str, Any]]:
+    """The colour of the method; variants of one method in lighter shades."""
+    styles = {}
+    seen: dict[str, int] = {}
+    for name, entrant in race.entrants.items():
+        method = DISPLAY_NAMES[entrant.method]
+        shade = 0 if name in COLOURS else seen.setdefault(method, 0) + 1
+        seen[method] = max(shade, seen.get(method, 0))
+        styles[name] = line_style(method)
+        if shade:
+            white = 1 - 0.72**shade
+            mixed = tuple(c + (1 - c) * white for c in to_rgb(COLOURS[method]))
+            styles[name] |= {"color": mixed, "ls": (0, (3 + shade, 1))}
+    return styles

@@ -1,0 +1,160 @@
+"""The variance of estimators along a run of PES, made again [fig:variance, fig:nres_vs_fulles]."""
+
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from nres.experiments import variance
+from nres.experiments.claims import Check
+from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.files import write_json
+from nres.pools.jax import as_pool
+from nres.runs import Settings, SettingsError, build, resolve
+from nres.runs.folder import device, versions
+from nres.variance import Row
+
+_Rows = dict[int, tuple[Row, ...]]
+
+# By ten thousands of updates, as in the paper's table.
+PAPER_NRES = (1.47, 15.74, 4.28, 3.20, 4.47, 4.42, 5.33, 6.62)
+PAPER_FULLES = (864.34, 513.50, 201.38, 684.85, 181.06, 288.61, 448.30, 154.86)
+
+
+def of_periods(system: str, tier: str) -> Exhibit:
+    """Total variance of GPES against its period."""
+
+    def make(work: Work) -> Findings:
+        study, horizon, rows, facts = _along_pes(work, system, with_fulles=False)
+        title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+        variance.periods_figure(rows, title, work.drawing)
+        falls = [
+            all(a.variance >= b.variance for a, b in itertools.pairwise(some))
+            for some in rows.values()
+        ]
+        least = [min(some, key=lambda r: r.variance).method == "NRES" for some in rows.values()]
+        checks = (
+            _share("checkpoints where variance falls with every longer K", falls),
+            _share("checkpoints where NRES has the least", least),
+        )
+        ratios = [_variance(some, "PES") / _variance(some, "NRES") for some in rows.values()]
+        return Findings(checks, {"pes_over_nres": ratios}, **facts)
+
+    claim = f"On {system}, total variance falls with K at every checkpoint; NRES has the least."
+    return Exhibit("fig:variance", claim, tier, make)
+
+
+def of_full_es(system: str, tier: str, paper: tuple[float, float] | None) -> Exhibit:
+    """Total variance of T/W estimates of NRES, and of one of FullES."""
+
+    def make(work: Work) -> Findings:
+        study, horizon, rows, facts = _along_pes(work, system, with_fulles=True)
+        pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
+        title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+        variance.fulles_figure(pairs, title, work.drawing)
+        ratios = [full.variance / nres.variance for nres, full in pairs.values()]
+        text = f"{min(ratios):.3g} to {max(ratios):.3g}×"
+        if paper is None:
+            grade = "holds" if min(ratios) > 1 else "weaker" if max(ratios) > 1 else "fails"
+            check = Check("FullES / NRES", "more than 1×", text, grade)
+        else:
+            # As large as the paper's: half of its least is reached everywhere.
+            most = sum(ratio >= paper[0] / 2 for ratio in ratios)
+            grade = "holds" if most == len(ratios) else "weaker" if min(ratios) > 1 else "fails"
+            check = Check("FullES / NRES", f"{paper[0]:g} to {paper[1]:g}×", text, grade)
+        return Findings((check,), {"fulles_over_nres": ratios}, **facts)
+
+    claim = (
+        f"On {system}, the average of T/W estimates of NRES has less variance than one of FullES"
+    )
+    claim += "." if paper is None else f": {paper[0]:g} to {paper[1]:g} times less."
+    return Exhibit("fig:nres_vs_fulles", claim, tier, make)
+
+
+def _share(about: str, right: list[bool]) -> Check:
+    grade = "holds" if all(right) else "weaker" if sum(right) > len(right) / 2 else "fails"
+    return Check(about, "all", f"{sum(right)} of {len(right)}", grade)
+
+
+def _variance(rows: tuple[Row, ...], method: str) -> float:
+    return next(row.variance for row in rows if row.method == method)
+
+
+def _along_pes(
+    work: Work, system: str, with_fulles: bool
+) -> tuple[variance.Study, int, _Rows, dict[str, Any]]:
+    """Train with PES, then measure at the checkpoints what is not measured yet."""
+    study = variance.STUDIES[system]
+    options: dict[str, Any] = {}
+    if work.quick:
+        study = dataclasses.replace(study, updates=4, keep_every=2, samples=16)
+        options = {"horizon": 20 * study.window}
+    seed = study.seed
+    settings = resolve(
+        system,
+        "pes",
+        updates=study.updates,
+        seed=seed,
+        keep_every=study.keep_every,
+        options=options,
+    )
+    problem = build(settings)
+    horizon = as_pool(problem.system).horizon
+    periods = [k for k in study.periods if k < horizon] if not with_fulles else []
+    wanted: dict[str, Any] = {
+        "windows": [study.window, horizon] if with_fulles else [study.window],
+        "periods": [*periods, horizon],
+        "sigmas": [study.sigma],
+        "samples": study.samples,
+    }
+    file = work.folder / "measured.json"
+    about: dict[str, Any] = {
+        "measured": wanted,
+        "pes": settings.to_json(),
+        "device": device(),
+        "versions": versions(),
+        "seconds": 0.0,
+        "checkpoints": [],
+    }
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        # As settings, which may have more fields now than when they were written.
+        if before["measured"] != wanted or Settings.from_json(before["pes"]) != settings:
+            raise SettingsError(f"{file} holds other results: choose another folder with --out.")
+        about = before
+    # Of the start itself the paper says nothing.
+    updates = range(study.keep_every, study.updates + 1, study.keep_every)
+    known = {entry["update"]: entry["rows"] for entry in about["checkpoints"]}
+    trajectory: dict[int, Any] = dict.fromkeys(updates)
+    if not known.keys() >= set(updates):
+        work.say("training with PES")
+        run = work.finished(work.folder / "runs" / "pes", settings)
+        trajectory = {u: theta for u, theta in run.trajectory().items() if u}
+    key = jax.random.key(seed)
+    rows = variance.along(
+        problem.system, trajectory, key, known, _keeper(work, file, about), **wanted
+    )
+    facts = {"seconds": about["seconds"], "device": about["device"], "versions": about["versions"]}
+    return study, horizon, rows, facts
+
+
+def _keeper(
+    work: Work, file: Any, about: dict[str, Any]
+) -> Callable[[int, list[dict[str, Any]]], None]:
+    """Adds what was measured at a checkpoint to the file."""
+    last = time.monotonic()
+
+    def keep(update: int, rows: list[dict[str, Any]]) -> None:
+        nonlocal last
+        now = time.monotonic()
+        about["seconds"] += now - last
+        last = now
+        about["checkpoints"].append({"update": update, "rows": rows})
+        write_json(file, about)
+        work.say(f"measured after {update:,} updates")
+
+    return keep

@@ -1,0 +1,109 @@
+"""How long the paper's applications take, theirs and ours: drawn from the results of the races."""
+
+import dataclasses
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from nres.experiments.claims import Check
+from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.experiments.racing import Record, read_records
+from nres.figures import COLOURS
+from nres.files import save_drawing
+from nres.runs import SettingsError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What the paper says how long it takes, in seconds, and what of ours is the same."""
+
+    label: str
+    race: str
+    paper: float
+    on: str
+    methods: tuple[str, ...]
+
+
+# The paper gives bounds: NRES converges in less than these on a GPU; all methods are trained in
+# less than these on processors.
+_ES = ("NRES", "PES", "TES", "FullES")
+_TASKS = (
+    _Task("Lorenz, NRES", "lorenz-es", 150, "RTX 3090", ("NRES",)),
+    _Task("learned optimizer, NRES", "lopt-es", 2500, "RTX 3090", ("NRES",)),
+    _Task("Swimmer, all four methods", "swimmer", 2 * 3600, "processors", _ES),
+    _Task("HalfCheetah, all four methods", "halfcheetah", 10 * 3600, "processors", _ES),
+)
+
+
+def _make(work: Work) -> Findings:
+    found: dict[str, tuple[float, str]] = {}
+    for task in _TASKS:
+        records = read_records(work.folder.parent / task.race / "metrics.jsonl")
+        if not records:
+            raise SettingsError(
+                f"there are no results of {task.race} in {work.folder.parent}: "
+                f"`nres reproduce {task.race}` makes them."
+            )
+        mine = [record for record in records if record.entrant in task.methods]
+        found[task.label] = (_seconds(mine, task.methods), _place(mine[0]))
+    _draw(found, work)
+    checks = tuple(
+        Check(
+            task.label,
+            f"< {task.paper:,.0f} s ({task.on})",
+            f"{found[task.label][0]:,.3g} s ({found[task.label][1]})",
+            "holds" if found[task.label][0] < task.paper else "fails",
+        )
+        for task in _TASKS
+    )
+    numbers = {label: {"seconds": seconds, "on": on} for label, (seconds, on) in found.items()}
+    return Findings(checks, numbers, sum(seconds for seconds, _ in found.values()))
+
+
+def _seconds(records: list[Record], methods: tuple[str, ...]) -> float:
+    """Of all methods one after another, to the end of their runs: the mean over seeds."""
+    total = 0.0
+    for method in methods:
+        ends = [r.entries[-1]["seconds"] for r in records if r.entrant == method]
+        total += float(np.mean(ends))
+    return total
+
+
+def _place(record: Record) -> str:
+    """What a run was made on."""
+    if record.device["backend"] != "cpu":
+        return str(record.device["kind"])
+    count = record.device.get("processors")
+    return "processors" if count is None else f"{count} processors"
+
+
+def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panel = figure.subplots()
+    at = np.arange(len(_TASKS))[::-1]
+    theirs, ours = [task.paper for task in _TASKS], [found[task.label][0] for task in _TASKS]
+    panel.barh(at + 0.2, theirs, 0.36, color="#bbbbbb", label="the paper, at most")
+    panel.barh(at - 0.2, ours, 0.36, color=COLOURS["NRES"], label="nres")
+    for y, task, seconds in zip(at, _TASKS, ours, strict=True):
+        on = found[task.label][1]
+        panel.annotate(f" {task.paper:,.0f} s, {task.on}", (task.paper, y + 0.2), va="center")
+        panel.annotate(
+            f" {seconds:,.3g} s, {on}: {task.paper / seconds:,.3g}×",
+            (seconds, y - 0.2),
+            va="center",
+        )
+    panel.set_yticks(at, [task.label for task in _TASKS])
+    panel.set(xscale="log", xlabel="seconds of training")
+    panel.set_xlim(right=panel.get_xlim()[1] * 60)
+    panel.grid(alpha=0.3, axis="x")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    save_drawing(figure, work.drawing)
+
+
+WALL_CLOCK = Exhibit(
+    "",
+    "Lorenz and learned optimizers converge in 150 and 2,500 seconds on an RTX 3090; Swimmer and "
+    "HalfCheetah train in 2 and 10 hours.",
+    "cpu",
+    _make,
+)
