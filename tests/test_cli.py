@@ -350,22 +350,24 @@ def test_advice(tmp_path):
     assert (again.exit_code, again.output) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["variance-K", "variance-fulles"])
+@pytest.mark.parametrize("name", ["variance-lorenz-K", "variance-lorenz-fulles"])
 def test_reproducing_variance(name, tmp_path):
-    command = ["reproduce", name, "--system", "lorenz", "--quick", "--out", tmp_path]
+    command = ["reproduce", name, "--quick", "--out", tmp_path]
     result = invoke(*command)
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "lorenz.png").exists()
-    found = json.loads((tmp_path / "lorenz.json").read_text())
+    assert (tmp_path / name / f"{name}.png").exists()
+    file = tmp_path / name / "measured.json"
+    found = json.loads(file.read_text())
     assert [entry["update"] for entry in found["checkpoints"]] == [2, 4]
     # What is known is not measured again: a checkpoint that is missing is.
     found["checkpoints"].pop()
     del found["pes"]["devices"]  # as it was before there was such a setting
-    (tmp_path / "lorenz.json").write_text(json.dumps(found))
+    file.write_text(json.dumps(found))
     assert invoke(*command).exit_code == 0
-    again = json.loads((tmp_path / "lorenz.json").read_text())
+    again = json.loads(file.read_text())
     assert [entry["update"] for entry in again["checkpoints"]] == [2, 4]
-    refused = invoke("reproduce", name, "--system", "lorenz", "--out", tmp_path)
+    (tmp_path / name / "summary.json").unlink()
+    refused = invoke("reproduce", name, "--out", tmp_path)
     assert "holds other results" in refused.stderr
 
 
@@ -412,7 +414,10 @@ def hosts(coordinator, count, process):
         (["variance", "lorenz", "--checkpoints", "nowhere"], "nowhere holds no run"),
         (["advise", "lorenz", "--sequential-steps", 10], "two episodes of 2000 steps"),
         (["advise", "lorenz", "--sigmas", "a"], "--sigmas takes numbers"),
-        (["reproduce", "variance-K", "--system", "lorentz"], "no study of 'lorentz'"),
+        (["reproduce", "lorenz-ed"], "Did you mean lorenz-es?"),
+        (["reproduce", "lorenz-es", "--tier", "cpu"], "--tier goes with"),
+        (["reproduce", "all", "--tier", "tpu"], "--tier is cpu or gpu"),
+        (["reproduce", "table", "--out", "nowhere"], "there are no summaries in nowhere"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(arguments, words):

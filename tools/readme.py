@@ -4,10 +4,13 @@ python tools/readme.py [--check]
 """
 
 import json
+import math
 import re
 import sys
 
+import reproduction_page
 import scaling_page
+from nres.experiments.studies import PAPER_FULLES, PAPER_NRES
 from results import ROOT, load, table
 
 DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
@@ -84,10 +87,6 @@ def comparison() -> str:
     return compared("compare/comparison.json", ".1f")
 
 
-def swimmer() -> str:
-    return compared("swimmer/comparison.json", ".3f")
-
-
 def compared(name: str, form: str) -> str:
     headings = {
         "update": "updates",
@@ -106,29 +105,6 @@ def compared(name: str, form: str) -> str:
         ]
         rows.append([row["method"], f"{row['final']:{form}}", f"{row['best']:{form}}", *cells])
     return table(["method", "at the end", "at best", *headings.values()], rows)
-
-
-def halfcheetah() -> str:
-    rows = []
-    for file in sorted((ROOT / "results/halfcheetah").glob("*/metrics.jsonl")):
-        seed, _, rate = file.parent.name.partition("-")
-        lines = list(map(json.loads, file.read_text().splitlines()))
-        evals = [row for row in lines if "eval/return" in row]
-        returns = [row["eval/return"] for row in evals]
-        solved = next((row for row in evals if row["eval/return"] >= 3430), None)
-        rows.append(
-            [
-                f"{rate}, seed {seed}",
-                f"{lines[-1]['update']:,}",
-                f"{lines[-1]['total_steps']:.2e}",
-                f"{returns[0]:,.0f}",
-                f"{max(returns):,.0f}",
-                f"{returns[-1]:,.0f}",
-                "never" if solved is None else f"{solved['total_steps']:.2e}",
-            ]
-        )
-    heading = ["rate", "updates", "steps", "return at the start", "at best", "at the end"]
-    return table([*heading, "3,430 after steps"], sorted(rows))
 
 
 def early_end() -> str:
@@ -164,7 +140,7 @@ def learned_speed() -> str:
 
 
 def race() -> str:
-    results = load("learned-optimizer/race.json")
+    results = load("learned-optimizer/summary.json")["numbers"]
     rows = [
         [
             name,
@@ -187,18 +163,17 @@ def race() -> str:
 
 def learned() -> str:
     def read(name):
-        text = (ROOT / "results/learned-optimizer" / name / "metrics.jsonl").read_text()
+        text = (ROOT / "results/learned-optimizer" / name).read_text()
         return [json.loads(line) for line in text.splitlines()]
 
-    rows = read("nres")
-    evals = [row for row in rows if "eval/loss" in row]
-    first = next(row for row in rows if row["loss"] is not None and row["loss"] < 2.302585)
-    best = min(row["eval/loss"] for row in evals)
-    exact = [row["eval/loss"] for row in read("single") if "eval/loss" in row]
+    evals = read("metrics.jsonl")[1:]
+    first = next(row for row in evals if row["value"] < math.log(10))
+    best = min(row["value"] for row in evals)
+    exact = [row["eval/loss"] for row in read("single/metrics.jsonl") if "eval/loss" in row]
     return (
-        f"from {evals[0]['eval/loss']:.0f}, below guessing (ln 10) within {first['update']:,} "
-        f"updates, to {evals[-1]['eval/loss']:.3f} (at best {best:.3f}) after "
-        f"{rows[-1]['update']:,}, in {rows[-1]['seconds']:.0f} seconds of updates on an H200; "
+        f"from {evals[0]['value']:.0f}, below guessing (ln 10) within {first['update']:,} "
+        f"updates, to {evals[-1]['value']:.3f} (at best {best:.3f}) after "
+        f"{evals[-1]['update']:,}, in {evals[-1]['seconds']:.0f} seconds of updates on an H200; "
         f"without TF32 to {exact[-1]:.3f} (at best {min(exact):.3f})"
     )
 
@@ -241,8 +216,8 @@ def demo() -> str:
 
 def variance_periods() -> str:
     sentences = []
-    for system in ("learned-optimizer", "lorenz"):
-        tables = [c["rows"] for c in load(f"variance-K/{system}.json")["checkpoints"]]
+    for system, name in (("learned-optimizer", "variance-K"), ("lorenz", "variance-lorenz-K")):
+        tables = [c["rows"] for c in load(f"{name}/measured.json")["checkpoints"]]
         least = sum(min(t, key=lambda r: r["variance"])["method"] == "NRES" for t in tables)
         ratios = [
             next(r["variance"] for r in t if r["method"] == "PES")
@@ -256,16 +231,9 @@ def variance_periods() -> str:
     return "; ".join(sentences)
 
 
-# [fig:nres_vs_fulles], by ten thousands of updates.
-PAPER = {
-    "NRES": (1.47, 15.74, 4.28, 3.20, 4.47, 4.42, 5.33, 6.62),
-    "FullES": (864.34, 513.50, 201.38, 684.85, 181.06, 288.61, 448.30, 154.86),
-}
-
-
 def variance_fulles() -> str:
     rows = []
-    for i, entry in enumerate(load("variance-fulles/learned-optimizer.json")["checkpoints"]):
+    for i, entry in enumerate(load("variance-fulles/measured.json")["checkpoints"]):
         by_method = {row["method"]: row for row in entry["rows"]}
         nres, full = by_method["NRES"], by_method["FullES"]
         scale = full["total_steps"] / nres["total_steps"]
@@ -274,7 +242,7 @@ def variance_fulles() -> str:
             for row, n in ((nres, scale), (full, 1))
         ]
         ratio = full["variance"] / nres["variance"] * scale
-        paper = [PAPER[name][i] for name in ("NRES", "FullES")]
+        paper = PAPER_NRES[i], PAPER_FULLES[i]
         rows.append(
             [
                 f"{entry['update']:,}",
@@ -290,7 +258,7 @@ def variance_fulles() -> str:
 
 def variance_lorenz() -> str:
     ratios = []
-    for entry in load("variance-fulles/lorenz.json")["checkpoints"]:
+    for entry in load("variance-lorenz-fulles/measured.json")["checkpoints"]:
         steps = {row["method"]: row["variance"] * row["total_steps"] for row in entry["rows"]}
         ratios.append(steps["FullES"] / steps["NRES"])
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -332,6 +300,7 @@ def sweep_speed() -> str:
 
 PARTS = (
     *scaling_page.PARTS,
+    *reproduction_page.PARTS,
     variance_periods,
     variance_fulles,
     variance_lorenz,
@@ -347,8 +316,6 @@ PARTS = (
     comparison,
     startup,
     demo,
-    swimmer,
-    halfcheetah,
     early_end,
     simulators,
     learned,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
@@ -90,5 +91,15 @@ def log_if_positive(panel: Axes) -> None:
     finite = np.concatenate([x[np.isfinite(x)] for x in values] or [np.zeros(0)])
     if finite.size and finite.min() > 0:
         panel.set_yscale("log")
-        for choose in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
-            choose(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+        plain_numbers(panel.yaxis)
+
+
+def plain_numbers(axis: Axis, unit: str = "") -> None:
+    """Numbers on a logarithmic axis as people write them, and enough of them."""
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}{unit}" if super().__call__(x, pos) else ""
+
+    for choose in (axis.set_major_formatter, axis.set_minor_formatter):
+        choose(Plain(labelOnlyBase=False, minor_thresholds=(2, 0.5)))

@@ -120,8 +120,8 @@ def _checks(summary: dict[str, Any]) -> Table:
 def _contents(folder: Path) -> Table:
     there = read_summaries(folder, EXHIBITS)
     table = Table(title="Figures and tables of the paper: nres reproduce ID")
-    for heading in ("id", "tier", "claim", f"reproduced in {folder}"):
-        table.add_column(heading)
+    for heading in ("id", "tier", "claim", "reproduced"):
+        table.add_column(heading, no_wrap=heading == "id")
     for name, exhibit in EXHIBITS.items():
         found = there[name]["reproduced"] if name in there else ""
         table.add_row(name, exhibit.tier, exhibit.claim, found)
@@ -134,7 +134,7 @@ def _comparison(folder: Path) -> Table:
         raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
     table = Table(title=f"The paper, and {folder}", show_lines=True)
     for heading in ("id", "paper", "here", "seeds", "reproduced"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "id")
     for name, summary in there.items():
         paper, ours = (
             "\n".join(f"{check['about']}: {check[side]}" for check in summary["checks"])

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from nres.runs.compare import AXES, Evaluations, lower_median
 
 REFERENCE = "NRES"
-LOST = "NRES does not get there"
+LOST = "does not get there"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Standings:
         """The least value, the median over seeds."""
         return lower_median([run.least() for run in self.runs[name]])
 
-    def ratio(self, name: str) -> float:
-        """How many times longer than the reference until the level: of medians over seeds."""
-        return _over(lower_median(self.reached(name)), lower_median(self.reached(REFERENCE)))
+    def ratio(self, name: str, than: str = REFERENCE) -> float:
+        """How many times longer than another until the level: of medians over seeds."""
+        return _over(lower_median(self.reached(name)), lower_median(self.reached(than)))
 
-    def ratios(self, name: str) -> list[float]:
+    def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
         """The same of each seed by itself."""
-        pairs = zip(self.reached(name), self.reached(REFERENCE), strict=False)
+        pairs = zip(self.reached(name), self.reached(than), strict=False)
         return [_over(mine, reference) for mine, reference in pairs if math.isfinite(reference)]
 
-    def at_least(self, name: str) -> float:
+    def at_least(self, name: str, than: str = REFERENCE) -> float:
         """What a ratio must exceed if the level was never reached: the runs were that long."""
         ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
-        return _over(min(ends), lower_median(self.reached(REFERENCE)))
+        return _over(min(ends), lower_median(self.reached(than)))
 
     def to_json(self, name: str) -> dict[str, Any]:
         """All about one of them."""
@@ -82,23 +82,28 @@ class Claim(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Slower:
-    """A method takes so many times longer than NRES."""
+    """A method takes longer than NRES, or than another: so many times, if that is said."""
 
     name: str
-    paper: float
+    paper: float = 1.0
+    than: str = REFERENCE
+    axis: str | None = None
+    """What is counted, if not what the others are counted in."""
 
     def judge(self, standings: Standings) -> Check:
-        ratio = standings.ratio(self.name)
+        about, said = self.name, _times(self.paper) if self.paper > 1 else "longer"
+        if self.axis is not None:
+            standings = dataclasses.replace(standings, axis=self.axis)
+            about = f"{about}, {_counted(self.axis)}"
+        ratio = standings.ratio(self.name, self.than)
         if math.isnan(ratio):
-            return Check(self.name, _times(self.paper), LOST, "fails")
+            return Check(about, said, f"{self.than} {LOST}", "fails")
+        text = _times(ratio) + _range(standings.ratios(self.name, self.than))
         if math.isinf(ratio):
-            bound = standings.at_least(self.name)
-            grade = "holds" if bound >= self.paper / 2 else "weaker"
-            text = f"never (> {_times(bound)})"
-        else:
-            grade = "holds" if ratio >= self.paper / 2 else "weaker" if ratio > 1 else "fails"
-            text = _times(ratio) + _range(standings.ratios(self.name))
-        return Check(self.name, _times(self.paper), text, grade)
+            ratio = standings.at_least(self.name, self.than)
+            text = f"never (> {_times(ratio)})"
+        grade = "fails" if ratio <= 1 else "holds" if ratio >= self.paper / 2 else "weaker"
+        return Check(about, said, text, grade)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Never:
             text = "never" + f" (> {_times(bound)})" * (not math.isnan(ratio))
             return Check(self.name, "never", text, "holds")
         if math.isnan(ratio):
-            return Check(self.name, "never", LOST, "fails")
+            return Check(self.name, "never", f"{REFERENCE} {LOST}", "fails")
         grade = "weaker" if ratio > 1 else "fails"
         text = _times(ratio) + _range(standings.ratios(self.name))
         return Check(self.name, "never", text, grade)
@@ -122,7 +127,7 @@ class Never:
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """A method gets there after so many steps; within a factor of two it is the same."""
+    """A method gets there after so many steps; up to twice as many are the same."""
 
     name: str
     paper: float
@@ -131,7 +136,7 @@ class Reaches:
     def judge(self, standings: Standings) -> Check:
         steps = standings.reached(self.name, self.axis)
         middle = lower_median(steps)
-        about = f"{self.name}, {AXES[self.axis].replace(' unroll', '')}"
+        about = f"{self.name}, {_counted(self.axis)}"
         if math.isinf(middle):
             end = min(float(run.at[self.axis][-1]) for run in standings.runs[self.name])
             solved = sum(map(math.isfinite, steps))
@@ -139,7 +144,7 @@ class Reaches:
             text = f"never in {_number(end)}{some}"
             return Check(about, _number(self.paper), text, "fails")
         spread = f" ({_number(min(steps))} to {_number(max(steps))})" if len(steps) > 1 else ""
-        grade = "holds" if 0.5 <= middle / self.paper <= 2 else "weaker"
+        grade = "holds" if middle <= 2 * self.paper else "weaker"
         return Check(about, _number(self.paper), _number(middle) + spread, grade)
 
 
@@ -167,9 +172,12 @@ class Sooner:
     """Of some methods each gets there before the next."""
 
     names: tuple[str, ...]
+    axis: str | None = None
+    """What is counted, if not what the others are counted in."""
 
     def judge(self, standings: Standings) -> Check:
-        times = [lower_median(standings.reached(name)) for name in self.names]
+        axis = self.axis or standings.axis
+        times = [lower_median(standings.reached(name, axis)) for name in self.names]
         right = [a < b for a, b in itertools.pairwise(times)]
         text = ", ".join(
             f"{name} {'never' if math.isinf(time) else _number(time)}"
@@ -177,7 +185,11 @@ class Sooner:
         )
         grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
         paper = "in this order: " + ", ".join(self.names)
-        return Check(AXES[standings.axis].replace(" unroll", ""), paper, text, grade)
+        return Check(_counted(axis), paper, text, grade)
+
+
+def _counted(axis: str) -> str:
+    return AXES[axis].replace(" unroll", "")
 
 
 def _over(time: float, reference: float) -> float:

@@ -43,8 +43,8 @@ class Findings:
 
     checks: tuple[Check, ...]
     numbers: dict[str, Any]
-    seconds: float
-    """Of computing, evaluations not counted where there are any."""
+    seconds: float | None
+    """Of computing, evaluations not counted where there are any; if it is known."""
     seeds: int = 1
     device: dict[str, Any] = dataclasses.field(default_factory=device)
     versions: dict[str, str] = dataclasses.field(default_factory=versions)
@@ -60,6 +60,8 @@ class Exhibit:
     tier: str
     """Where it is made in minutes: on a `cpu` or a `gpu`."""
     make: Callable[[Work], Findings]
+    remark: str = ""
+    """What a reader should know of the comparison."""
 
 
 def of_race(race: Race) -> Exhibit:
@@ -92,7 +94,7 @@ def of_race(race: Race) -> Exhibit:
             records[0].versions,
         )
 
-    return Exhibit(race.figure, race.claim, race.tier, make)
+    return Exhibit(race.figure, race.claim, race.tier, make, race.remark)
 
 
 def _devices(records: list[Record]) -> dict[str, Any]:
@@ -115,6 +117,7 @@ def exhibit_summary(name: str, exhibit: Exhibit, work: Work) -> dict[str, Any]:
         "figure": exhibit.figure,
         "tier": exhibit.tier,
         "claim": exhibit.claim,
+        "remark": exhibit.remark,
         "reproduced": verdict(findings.checks),
         "checks": [dataclasses.asdict(check) for check in findings.checks],
         "seeds": findings.seeds,

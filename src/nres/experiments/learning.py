@@ -1,6 +1,6 @@
 """Learned optimizers [exp:lopt]: the landscape of their loss, and one raced against the usual."""
 
-import time
+import json
 from typing import Any
 
 import jax
@@ -17,12 +17,12 @@ from nres.experiments.races import LEARNED_START
 from nres.experiments.racing import Record, read_records, write_records
 from nres.files import write_json
 from nres.runs import resolve
+from nres.runs.folder import device, versions
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 
 
 def _landscape(work: Work) -> Findings:
     """Along a random direction from a fresh start, and from a learned optimizer if there is one."""
-    began = time.monotonic()
     system = fashion_mnist_system(horizon=20 if work.quick else 1000)
     at, along = jax.random.split(jax.random.key(LEARNED_START))
     thetas = {"at a fresh start": system.initial_theta(at)}
@@ -34,40 +34,40 @@ def _landscape(work: Work) -> Findings:
     distances = np.linspace(-0.4, 0.4, 9 if work.quick else 201)
     horizons = tuple(h for h in (1, 3, 10, 30, 100, 300, 1000) if h <= system.horizon)
     shorter = [LearnedOptimizerSystem(system.task, system.optimizer, horizon=h) for h in horizons]
-    losses, norms = {}, {}
+    file = work.folder / "measured.json"
+    found: dict[str, Any] = {"distance": distances.tolist(), "horizon": list(horizons)}
+    found |= {"loss": {}, "gradient_norm": {}, "device": device(), "versions": versions()}
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if all(before[name] == found[name] for name in ("distance", "horizon")):
+            found = before
     # In full single precision: what is jagged should be the loss, not its rounding.
     with jax.default_matmul_precision("highest"):
         for name, theta in thetas.items():
+            if name in found["loss"]:
+                continue
             work.say(f"the loss {name}")
-            losses[name] = learned_optimizer.landscape(system, theta, direction, distances)
-            norms[name] = [learned_optimizer.gradient_norm(other, theta) for other in shorter]
+            along_line = learned_optimizer.landscape(system, theta, direction, distances)
+            found["loss"][name] = along_line.tolist()
+            found["gradient_norm"][name] = [
+                learned_optimizer.gradient_norm(other, theta) for other in shorter
+            ]
+            write_json(file, found)
+    losses = {name: np.array(values, float) for name, values in found["loss"].items()}
+    norms = found["gradient_norm"]
     learned_optimizer.landscape_figure(distances, losses, horizons, norms, work.drawing)
-    numbers = {
-        "distance": distances.tolist(),
-        "loss": {name: values.tolist() for name, values in losses.items()},
-        "horizon": horizons,
-        "gradient_norm": norms,
-    }
-    write_json(work.folder / "measured.json", numbers)
     minima = {name: local_minima(values) for name, values in losses.items()}
-    checks = (
+    checks = tuple(
         Check(
-            f"local minima among {len(distances)} points",
+            f"local minima among {len(distances)} points, {name}",
             "jagged",
-            ", ".join(f"{name} {count}" for name, count in minima.items()),
-            "holds" if min(minima.values()) > 10 else "fails",
-        ),
-        Check(
-            "norm of the exact gradient",
-            "explodes",
-            ", ".join(
-                f"{name} {values[0]:.2g} through 1 step, {values[-1]:.2g} through {horizons[-1]:,}"
-                for name, values in norms.items()
-            ),
-            "holds" if all(n[-1] > 100 * n[0] for n in norms.values()) else "weaker",
-        ),
+            str(count),
+            "holds" if count > 10 else "fails",
+        )
+        for name, count in minima.items()
     )
-    return Findings(checks, {"local_minima": minima}, time.monotonic() - began)
+    where = {"device": found["device"], "versions": found["versions"]}
+    return Findings(checks, {"local_minima": minima}, None, **where)
 
 
 def _learned(work: Work) -> Findings:
@@ -124,10 +124,11 @@ def _learned(work: Work) -> Findings:
 
 LANDSCAPE = Exhibit(
     "fig:loss",
-    "The loss of a learned optimizer along a random direction is jagged, and its exact gradient "
-    "explodes.",
+    "The loss of a learned optimizer along a random direction is jagged.",
     "gpu",
     _landscape,
+    "At a fresh start it has cliffs, and its exact gradient grows with every step that is "
+    "differentiated; jagged it is after some learning. The paper does not say where it looked.",
 )
 LEARNED = Exhibit(
     "",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres.experiments import learning, lorenz, wall_clock
+from nres.experiments import learning, lorenz, starts, wall_clock
 from nres.experiments.exhibits import Exhibit, of_race
 from nres.experiments.races import RACES
 from nres.experiments.studies import of_full_es, of_periods
@@ -16,6 +16,7 @@ EXHIBITS: Mapping[str, Exhibit] = MappingProxyType(
         "lorenz-paths": lorenz.PATHS,
         "landscape": learning.LANDSCAPE,
         **{name: of_race(race) for name, race in RACES.items()},
+        "halfcheetah-starts": starts.STARTS_EXHIBIT,
         "variance-K": of_periods(_LEARNED, "gpu"),
         "variance-fulles": of_full_es(_LEARNED, "gpu", (30, 590)),
         "variance-lorenz-K": of_periods(_LORENZ, "cpu"),

@@ -121,7 +121,7 @@ def run_race(
     there = read_records(file)
     if race.shares is not None:
         there += read_records(folder.parent / race.shares / "metrics.jsonl")
-    known = {key: _like(settings, there) for key, settings in plan.items()}
+    known = {key: like(settings, there) for key, settings in plan.items()}
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
     for settings in {
         name: plan[name, seed] for name, seed in plan if not known[name, seed]
@@ -136,12 +136,12 @@ def run_race(
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
         # What was made before stays, such as more seeds than are asked for now.
-        others = [r for r in read_records(file) if _like(r.settings, records) is None]
+        others = [r for r in read_records(file) if like(r.settings, records) is None]
         write_records(file, records + others)
     return records
 
 
-def _like(settings: Settings, records: list[Record]) -> Record | None:
+def like(settings: Settings, records: list[Record]) -> Record | None:
     """The run with these settings, if it is there."""
     return next((record for record in records if record.settings == settings), None)
 

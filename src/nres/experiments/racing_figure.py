@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nres.experiments.claims import REFERENCE, Slower, Standings
 from nres.experiments.races import Race
-from nres.figures import COLOURS, DISPLAY_NAMES, line_style, log_if_positive
+from nres.figures import COLOURS, DISPLAY_NAMES, line_style, log_if_positive, plain_numbers
 from nres.files import save_drawing
 from nres.runs.compare import AXES, curve, lower_median
 
@@ -25,6 +25,11 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     styles = _styles(race)
     for name, runs in standings.runs.items():
+        if race.entrants[name].asymptote:
+            end = float(np.mean([run.values[len(run.values) * 3 // 4 :].mean() for run in runs]))
+            style = styles[name] | {"ls": (0, (1, 1.5)), "lw": 1.4}
+            left.axhline(end * race.scale, label=f"{name}, at the end", **style)
+            continue
         drawn = curve(runs, race.axis)
         # A logarithm knows no zero: the start itself is left out.
         x, mean, low, high = (
@@ -36,9 +41,10 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
         )
     left.axhline(standings.level * race.scale, color="black", lw=0.8, ls=":")
     left.set(xlabel=AXES[race.axis], ylabel=race.shown, xscale="log")
-    if race.top is not None:
-        left.set_ylim(top=race.top)
     log_if_positive(left)
+    if race.top is not None:
+        least = min(run.least() for runs in standings.runs.values() for run in runs)
+        left.set_ylim(0.95 * least * race.scale, race.top)
     seeds = len(race.seeds)
     left.set_title(
         f"running median of {race.smooth}" * (race.smooth > 1)
@@ -62,47 +68,53 @@ def _longer(
     best = max(run.least() for run in reference)
     start = lower_median([run.least(0.01) for run in reference])
     levels = np.geomspace(start, best, LEVELS) if best > 0 else np.linspace(start, best, LEVELS)
-    for name in standings.runs:
-        ratios = [
-            Standings(standings.runs, float(level), race.axis).ratio(name) for level in levels
-        ]
-        shown = np.where(np.isfinite(ratios), ratios, math.nan)
-        panel.plot(levels * race.scale, shown, **styles[name])
+    for name, entrant in race.entrants.items():
+        at = [Standings(standings.runs, float(level), race.axis).ratio(name) for level in levels]
+        # Zero is a level that a method starts below.
+        ratios = np.array([ratio if 0 < ratio < math.inf else math.nan for ratio in at])
+        if not entrant.asymptote and np.isfinite(ratios).any():
+            panel.set_yscale("log")
+            panel.plot(levels * race.scale, ratios, **styles[name])
+    said: dict[float, list[str]] = {}
     for claim in race.claims:
         if isinstance(claim, Slower) and claim.paper > 1:
-            style = styles[claim.name]
-            panel.axhline(claim.paper, color=style["color"], lw=0.9, ls=":")
-            panel.annotate(
-                f"paper: {claim.name} {claim.paper:g}×",
-                (0.01, claim.paper),
-                (0, 3),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                fontsize="small",
-                color=style["color"],
-            )
+            said.setdefault(claim.paper, []).append(claim.name)
+    for paper, names in said.items():
+        colour = styles[names[0]]["color"]
+        panel.axhline(paper, color=colour, lw=0.9, ls=":")
+        panel.annotate(
+            f"paper: {names[0]} {paper:g}×",
+            (0.01, paper),
+            (0, 3),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            fontsize="small",
+            color=colour,
+        )
     panel.axvline(standings.level * race.scale, color="black", lw=0.8, ls=":")
     panel.set(
         xlabel=f"{race.shown} to reach",
         ylabel=f"{AXES[race.axis]}, in those of NRES",
     )
-    log_if_positive(panel)
+    if panel.get_yscale() == "log":
+        plain_numbers(panel.yaxis, "×")
     panel.set_title("a line ends where a method never gets", fontsize="medium")
     if race.scale > 0:
         panel.invert_xaxis()
 
 
 def _styles(race: Race) -> dict[str, dict[str, Any]]:
-    """The colour of the method; variants of one method in lighter shades."""
+    """The colour of the method; variants of one method dashed, in lighter and lighter shades."""
     styles = {}
-    seen: dict[str, int] = {}
+    variants: dict[str, list[str]] = {}
     for name, entrant in race.entrants.items():
         method = DISPLAY_NAMES[entrant.method]
-        shade = 0 if name in COLOURS else seen.setdefault(method, 0) + 1
-        seen[method] = max(shade, seen.get(method, 0))
         styles[name] = line_style(method)
-        if shade:
-            white = 1 - 0.72**shade
+        if name not in COLOURS:
+            variants.setdefault(method, []).append(name)
+    for method, names in variants.items():
+        for number, name in enumerate(names, start=1):
+            white = 0.75 * number / (len(names) + 1)
             mixed = tuple(c + (1 - c) * white for c in to_rgb(COLOURS[method]))
-            styles[name] |= {"color": mixed, "ls": (0, (3 + shade, 1))}
+            styles[name] |= {"color": mixed, "ls": (0, (2 + number, 1))}
     return styles

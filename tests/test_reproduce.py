@@ -1,0 +1,254 @@
+"""The paper's figures and tables: how claims are judged, and how exhibits are made."""
+
+import dataclasses
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nres import runs
+from nres.cli import app
+from nres.experiments.claims import (
+    Better,
+    Check,
+    Never,
+    Reaches,
+    Slower,
+    Sooner,
+    Standings,
+    verdict,
+)
+from nres.experiments.paper import EXHIBITS
+from nres.experiments.races import RACES, Entrant
+from nres.experiments.racing import planned, read_records, run_race, standings
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def falling(stretch, length=100):
+    """Falls from 10 by one every `stretch` updates; two sequential and 8 total steps an update."""
+    update = np.arange(length, dtype=float)
+    at = {"update": update, "sequential_steps": 2 * update, "total_steps": 8 * update}
+    return runs.Evaluations(at | {"seconds": update / 4}, 10 - update / stretch)
+
+
+STANDINGS = Standings(
+    {
+        "NRES": [falling(5), falling(6), falling(4)],
+        "PES": [falling(20), falling(15), falling(25)],
+        "FullES": [falling(40, 400), falling(50, 400), falling(45, 400)],
+        "TES": [falling(1e9)] * 3,
+    },
+    level=8.0,
+    axis="seconds",
+)
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours", "grade"),
+    [
+        (Slower("PES", 4.0), "4× (2.5 to 6.25)", "holds"),
+        (Slower("PES", 8.0), "4× (2.5 to 6.25)", "holds"),
+        (Slower("PES", 9.0), "4× (2.5 to 6.25)", "weaker"),
+        (Slower("PES"), "4× (2.5 to 6.25)", "holds"),
+        (Slower("PES", 5.0, than="FullES"), "0.444× (0.3 to 0.556)", "fails"),
+        (Slower("PES", axis="total_steps"), "4× (2.5 to 6.25)", "holds"),
+        # Its runs were 9.9 times as long as NRES takes: it cannot be known to be twice as slow.
+        (Slower("TES", 9.0), "never (> 9.9×)", "holds"),
+        (Slower("TES", 20.0), "never (> 9.9×)", "weaker"),
+        (Never("TES"), "never (> 9.9×)", "holds"),
+        (Never("PES"), "4× (2.5 to 6.25)", "weaker"),
+        (Reaches("NRES", 80), "80 (64 to 96)", "holds"),
+        (Reaches("NRES", 39), "80 (64 to 96)", "weaker"),
+        (Reaches("TES", 80), "never in 792", "fails"),
+        (Better(("NRES",), ("PES", "TES")), "NRES -9.8, PES 5.05, TES 10", "holds"),
+        (Better(("NRES", "TES"), ("PES",)), "NRES -9.8, TES 10, PES 5.05", "weaker"),
+        (Better(("TES",), ("PES",)), "TES 10, PES 5.05", "fails"),
+        (Sooner(("NRES", "PES", "TES")), "NRES 2.5, PES 10, TES never", "holds"),
+        (Sooner(("NRES", "FullES", "PES")), "NRES 2.5, FullES 22.5, PES 10", "weaker"),
+        (Sooner(("PES", "NRES"), "total_steps"), "PES 320, NRES 80", "fails"),
+    ],
+)
+def test_what_is_claimed(claim, ours, grade):
+    check = claim.judge(STANDINGS)
+    assert (check.ours, check.grade) == (ours, grade)
+
+
+def test_nothing_holds_against_a_reference_that_never_arrives():
+    lost = dataclasses.replace(STANDINGS, level=-100.0)
+    assert Slower("PES", 4.0).judge(lost).grade == "fails"
+    assert Never("PES").judge(lost) == Check("PES", "never", "never", "holds")
+    ahead = dataclasses.replace(lost, runs=lost.runs | {"PES": [falling(0.5)]})
+    assert Never("PES").judge(ahead).grade == "fails"
+
+
+def test_verdicts():
+    checks = {grade: Check("", "", "", grade) for grade in ("holds", "weaker", "fails")}
+    assert verdict([checks["holds"]]) == "yes"
+    assert verdict([checks["fails"]]) == "no"
+    assert verdict([checks["holds"], checks["fails"]]) == "in part"
+    assert verdict([checks["weaker"], checks["fails"]]) == "in part"
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_every_run_of_every_race_has_settings(name):
+    race = RACES[name]
+    for entrant in race.entrants:
+        for seed in race.seeds:
+            full = planned(race, entrant, seed)
+            assert full.updates // full.eval_every >= 20
+            small = planned(race, entrant, seed, quick=True)
+            assert (small.updates, small.workers) == (4, 2)
+            assert small.method == full.method
+    named = {getattr(claim, "name", None) for claim in race.claims} - {None}
+    assert named <= race.entrants.keys()
+    assert "NRES" in race.entrants
+    if race.shares is not None:
+        others = RACES[race.shares]
+        shared = set(race.entrants) & set(others.entrants)
+        assert any(
+            planned(race, n, race.seeds[0]) == planned(others, n, race.seeds[0]) for n in shared
+        )
+
+
+class Folders:
+    """Stands in for carrying out runs: writes metrics that fall, and counts."""
+
+    def __init__(self):
+        self.made = []
+
+    def __call__(self, path, settings):
+        self.made.append((path.name, settings.seed))
+        path.mkdir(parents=True)
+        rate = {"nres": 4, "pes": 1, "fulles": 2, "tes": 0}[settings.method]
+        rows = [
+            {"update": u, "total_steps": 9 * u, "sequential_steps": u, "seconds": u / 4}
+            | {"loss": 1.0, "eval/test_loss": 100 - rate * u, "eval/ln_r": 0.0}
+            for u in range(settings.updates + 1)
+        ]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        facts = {"backend": "cpu", "kind": "cpu", "count": 1}
+        return runs.Run(
+            path, {"settings": settings.to_json(), "device": facts, "versions": {"nres": "0"}}
+        )
+
+
+def small_race(**changes):
+    entrants = {name: Entrant(name.lower(), 20) for name in ("NRES", "PES")}
+    entrants["FullES"] = Entrant("fulles", 20, seeds=1)
+    race = dataclasses.replace(RACES["lorenz-es"], entrants=entrants, seeds=(0, 1), smooth=1)
+    return dataclasses.replace(race, **changes)
+
+
+def test_a_run_is_made_once(tmp_path):
+    made, said = Folders(), []
+    settings = {"seeds": None, "quick": False, "finished": made, "say": said.append}
+    records = run_race(small_race(), tmp_path / "a", **settings)
+    assert made.made == [("nres-0", 0), ("nres-1", 1), ("pes-0", 0), ("pes-1", 1), ("fulles-0", 0)]
+    assert said[-1] == "5 of 5: FullES, seed 0"
+    file = tmp_path / "a/metrics.jsonl"
+    before = file.read_text()
+    assert run_race(small_race(), tmp_path / "a", **settings) == records
+    assert len(made.made) == 5
+    assert file.read_text() == before
+    # More seeds than planned; then fewer, which takes nothing away.
+    more = run_race(small_race(), tmp_path / "a", **settings | {"seeds": 3})
+    assert made.made[5:] == [("nres-2", 2), ("pes-2", 2), ("fulles-1", 1), ("fulles-2", 2)]
+    assert len(more) == 9
+    assert len(run_race(small_race(), tmp_path / "a", **settings | {"seeds": 1})) == 3
+    assert len(read_records(file)) == 9
+    # Another race takes over what it has in common, and makes the rest.
+    other = small_race(shares="a", entrants={"NRES": Entrant("nres", 20), "TES": Entrant("tes", 9)})
+    run_race(other, tmp_path / "b", **settings)
+    assert made.made[9:] == [("tes-0", 0), ("tes-1", 1)]
+    # What was planned otherwise is made again.
+    shorter = small_race(entrants={"NRES": Entrant("nres", 10)})
+    run_race(shorter, tmp_path / "c", **settings)
+    assert made.made[11:] == [("nres-0", 0), ("nres-1", 1)]
+
+
+def test_standings_of_a_race(tmp_path):
+    settings = {"seeds": None, "quick": False, "finished": Folders(), "say": lambda text: None}
+    race = small_race(early=0.25)
+    result = standings(race, run_race(race, tmp_path, **settings))
+    assert result.level == 80  # of NRES after 5 of 20 updates
+    assert result.ratio("PES") == 4
+    assert result.ratio("FullES") == 2
+    described = result.to_json("PES")
+    assert described["times_longer"] == 4
+    assert described["reached"]["update"] == [20, 20]
+
+
+def test_reproducing_a_race(tmp_path, monkeypatch):
+    command = ["reproduce", "ablation-N", "--quick", "--out", tmp_path]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "ablation-N"
+    assert (folder / "ablation-N.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (folder / "ablation-N.svg").read_text()
+    assert "<svg" in drawn
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["command"] == "nres reproduce ablation-N --quick"
+    assert summary["quick"]
+    assert summary["seeds"] == 1
+    assert summary["device"]["backend"] == "cpu"
+    assert summary["versions"]["jax"]
+    assert summary["seconds"] > 0
+    assert set(summary["numbers"]["methods"]) == {"NRES", "N = 100", "N = 10"}
+    # Again, with nothing to do: the same figure, to the byte.
+    monkeypatch.setattr(sys.modules["nres.cli.train"], "execute", None)
+    assert invoke(*command, "--quiet").output == ""
+    assert (folder / "ablation-N.svg").read_text() == drawn
+    # A record that was lost is taken from its run, which is complete.
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(lines[:4]) + "\n")
+    assert invoke(*command).exit_code == 0
+    assert (folder / "metrics.jsonl").read_text().splitlines() == lines
+    table = invoke("reproduce", "table", "--out", tmp_path)
+    assert "ablation-N" in table.output
+    full = invoke("reproduce", "ablation-N", "--out", tmp_path)
+    assert full.exit_code == 2
+    assert "holds a --quick version" in full.stderr
+
+
+def test_reproducing_what_is_no_race(tmp_path):
+    for name in ("lorenz-surface", "lorenz-paths"):
+        result = invoke("reproduce", name, "--quick", "--out", tmp_path, "--quiet")
+        assert (result.exit_code, result.output) == (0, "")
+        summary = json.loads((tmp_path / name / "summary.json").read_text())
+        assert summary["checks"]
+        assert (tmp_path / name / "metrics.jsonl").exists()
+        assert (tmp_path / name / f"{name}.png").exists()
+    missing = invoke("reproduce", "wall-clock", "--quick", "--out", tmp_path)
+    assert "there are no results of lorenz-es" in missing.stderr
+
+
+def test_all_goes_on_after_one_that_cannot_be_made(tmp_path, monkeypatch):
+    def fails(work):
+        raise OSError("no room")
+
+    broken = {"a": dataclasses.replace(EXHIBITS["lorenz-surface"], make=fails)}
+    good = {"b": EXHIBITS["lorenz-surface"], "c": EXHIBITS["lopt-es"]}
+    monkeypatch.setattr(sys.modules["nres.cli.reproduce"], "EXHIBITS", broken | good)
+    result = invoke("reproduce", "all", "--tier", "cpu", "--quick", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "a: no room" in result.stderr
+    assert "not made: a." in result.stderr
+    assert (tmp_path / "b/summary.json").exists()
+    assert not (tmp_path / "c").exists()
+
+
+def test_contents():
+    result = invoke("reproduce")
+    assert all(name in result.output for name in EXHIBITS)
+
+
+def test_smoothing_ignores_what_happens_once():
+    values = np.array([9.0, 9, 1, 9, math.inf, 9, 3, 3, 3])
+    at = dict.fromkeys(("update", "sequential_steps", "total_steps", "seconds"), np.arange(9.0))
+    assert runs.Evaluations(at, values).smoothed(3).first(3.0, "update") == 6
