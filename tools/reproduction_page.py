@@ -60,9 +60,7 @@ def _place(device: dict) -> str:
 
 def unfinished() -> str:
     """Which are not there yet."""
-    missing = [
-        name for name in EXHIBITS if not Path(ROOT, "results", name, "summary.json").exists()
-    ]
+    missing = [name for name in EXHIBITS if name not in _summaries()]
     return ", ".join(f"`{name}`" for name in missing) or "none"
 
 
