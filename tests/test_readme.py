@@ -32,4 +32,9 @@ def test_numbers_come_from_results():
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)h][^)]*)\)", page.read_text()):
-        assert (page.parent / link).exists(), link
+        file, _, heading = link.partition("#")
+        target = page.parent / file
+        assert target.exists(), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert heading in {text.lower().replace(" ", "-") for text in headings}, link
