@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
@@ -21,6 +21,9 @@ format: .venv/installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/simulators.py
@@ -31,7 +34,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/cluster.py
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,6 +52,10 @@ clean:
 
 .venv/installed-lint: .venv/installed-test
 	$(INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+.venv/installed-docs: .venv/installed
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed

@@ -8,6 +8,7 @@ from nres.cli.demo import demo
 from nres.cli.export import export
 from nres.cli.inspect import evaluate, list_known, plot, show
 from nres.cli.render import render
+from nres.cli.report import report
 from nres.cli.reproduce import reproduce
 from nres.cli.train import resume, train
 from nres.cli.variance import advise, variance
@@ -30,4 +31,5 @@ app.command()(export)
 app.command()(data)
 app.command()(variance)
 app.command()(advise)
+app.command()(report)
 app.command()(reproduce)

@@ -1,0 +1,34 @@
+"""`nres report`: runs compared on one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nres.cli.errors import explained
+from nres.report import find_runs, write_report
+from nres.runs import SettingsError
+
+
+@explained
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or of a comparison.", metavar="RUN...")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Runs compared",
+) -> None:
+    """Write one HTML page about runs: curves to zoom into, tables to sort, settings, pictures.
+
+    It needs no network and no other file. What is in `notes.txt` in the folder of a run is shown,
+    too, as are variance figures and animations there.
+
+    Example: nres report runs/first runs/second -o report.html
+    """
+    if out.suffix not in (".html", ".htm"):
+        raise SettingsError(f"{out} must end in .html.")
+    write_report(find_runs(runs), out, title)
+    Console().print(f"Report: {out}", soft_wrap=True, highlight=False)

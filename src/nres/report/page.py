@@ -1,0 +1,121 @@
+"""Collect what runs have to say, and write it into one HTML page that needs no network."""
+
+import base64
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nres.figures import COLOURS, DASHED, DISPLAY_NAMES
+from nres.files import replacing
+from nres.runs.compare import AXES
+from nres.runs.folder import Run, RunError
+
+# Pictures that other commands leave in the folder of a run, and the largest that are taken in.
+PICTURES = ("variance.png", "advice.png", "*.gif")
+LARGEST_PICTURE = 16_000_000
+_TYPES = {".png": "image/png", ".gif": "image/gif"}
+
+
+def find_runs(paths: Sequence[str | Path]) -> list[Run]:
+    """The runs in some folders: each is one, or holds some, as that of a comparison does."""
+    runs = []
+    for path in map(Path, paths):
+        inside = sorted(file.parent for file in path.glob("*/config.json"))
+        folders = [path] if (path / "config.json").is_file() or not inside else inside
+        runs += [Run.open(folder) for folder in folders]
+    return runs
+
+
+def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compared") -> Path:
+    """Write a page about runs: curves, tables, settings, versions and pictures.
+
+    ```python
+    import nres.report
+
+    runs = nres.report.find_runs(["runs/first", "runs/second"])
+    nres.report.write_report(runs, "report.html")
+    ```
+
+    **Arguments:**
+
+    - `runs`: at least one, each with metrics.
+    - `out`: the HTML file; it is replaced if it is there.
+    - `title`: its heading.
+    """
+    if not runs:
+        raise RunError("there is no run to report of.")
+    data = {
+        "title": title,
+        "axes": dict(AXES),
+        "runs": [_described(run, name) for run, name in zip(runs, _names(runs), strict=True)],
+    }
+    page = _part("report.html")
+    for mark, text in {
+        "/*STYLE*/": _part("report.css"),
+        "/*CHART*/": _part("chart.js"),
+        "/*TABLES*/": _part("tables.js"),
+        # Nothing in it can end the element that it stands in.
+        "/*DATA*/": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
+    }.items():
+        before, _, after = page.partition(mark)
+        page = before + text + after
+    out = Path(out)
+    with replacing(out) as partial:
+        partial.write_text(page, encoding="utf-8")
+    return out
+
+
+def _part(name: str) -> str:
+    return resources.files("nres.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The names of the folders, with as much of the path as tells them apart."""
+    paths = [run.path.resolve().parts for run in runs]
+    depth = 1
+    while depth < max(map(len, paths)) and len({p[-depth:] for p in paths}) < len(set(paths)):
+        depth += 1
+    return ["/".join(parts[-depth:]) for parts in paths]
+
+
+def _described(run: Run, name: str) -> dict[str, Any]:
+    settings, metrics = run.settings, run.metrics
+    if not len(metrics["update"]):
+        raise RunError(f"{run.path} has no metrics yet: let it run for a while.")
+    method = DISPLAY_NAMES[settings.method]
+    columns = [*AXES, "loss", "grad_norm", *(c for c in metrics if c.startswith("eval/"))]
+    notes = run.path / "notes.txt"
+    return {
+        "name": name,
+        "method": method,
+        "colour": COLOURS[method],
+        "dashed": method in DASHED,
+        "settings": {k: v for k, v in settings.to_json().items() if v not in (None, {})},
+        "facts": {
+            "begun": run.config.get("created"),
+            "device": run.config.get("device"),
+            "versions": run.config.get("versions"),
+            "git": run.config.get("git"),
+        },
+        "notes": notes.read_text(encoding="utf-8") if notes.is_file() else "",
+        "columns": {column: _packed(metrics[column]) for column in columns},
+        "pictures": [
+            _picture(file) for pattern in PICTURES for file in sorted(run.path.glob(pattern))
+        ],
+    }
+
+
+def _packed(values: np.ndarray) -> str:
+    """Numbers as the script reads them: single precision is more than a screen shows."""
+    return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
+
+
+def _picture(file: Path) -> dict[str, str]:
+    if file.stat().st_size > LARGEST_PICTURE:
+        return {"name": file.name, "source": ""}
+    content = base64.b64encode(file.read_bytes()).decode()
+    return {"name": file.name, "source": f"data:{_TYPES[file.suffix]};base64,{content}"}

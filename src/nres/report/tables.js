@@ -1,0 +1,104 @@
+// Tables, pictures and notes; then everything is put on the page.
+
+/** Numbers under headings that sort them; what is not known comes last. */
+function sortable(table, headings, rows) {
+  let sorted = null, ascending = true;
+  const fill = () => {
+    const order = [...rows];
+    if (sorted !== null) {
+      const sign = ascending ? 1 : -1;
+      order.sort((a, b) => {
+        const [p, q] = [a[sorted], b[sorted]];
+        if (p === q) return 0;
+        if (p === null || p === undefined) return 1;
+        if (q === null || q === undefined) return -1;
+        return sign * (typeof p === "number" && typeof q === "number" ? p - q : String(p).localeCompare(String(q), undefined, { numeric: true }));
+      });
+    }
+    const head = make("tr", {}, ...headings.map((text, i) => {
+      const button = make("button", { type: "button", textContent: text });
+      button.addEventListener("click", () => {
+        ascending = sorted === i ? !ascending : true;
+        sorted = i;
+        fill();
+        table.querySelectorAll("th button")[i].focus();
+      });
+      const cell = make("th", { scope: "col" }, button);
+      if (sorted === i) cell.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+      return cell;
+    }));
+    const body = order.map((row) => make("tr", {}, ...row.map((value) => (
+      typeof value === "number"
+        ? make("td", { className: "number", textContent: short(value) })
+        : make("td", { textContent: value ?? "–" })))));
+    table.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  };
+  fill();
+}
+
+function tables() {
+  const judged = measures[0];
+  const last = (run, column) => run.columns[column].at(-1);
+  const setting = (run, name) => {
+    const value = run.settings[name] ?? null;
+    return value === null || Number.isNaN(Number(value)) ? value : Number(value);
+  };
+  sortable(byId("runs"),
+    ["run", "method", "system", "N", "W", "σ", "rate", "seed", "updates", "sequential steps", "total steps",
+      "seconds", `${label(judged)}, last`, "best"],
+    runs.map((run) => {
+      const values = [...(run.columns[judged] || [])].filter(Number.isFinite);
+      return [run.name, run.method, run.settings.system,
+        ...["workers", "window", "sigma", "lr", "seed"].map((name) => setting(run, name)),
+        ...["update", "sequential_steps", "total_steps", "seconds"].map((name) => last(run, name)),
+        values.at(-1) ?? null, values.length ? values.reduce((a, b) => Math.min(a, b)) : null];
+    }));
+  const words = (value) => (value === undefined || value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value));
+  compare(byId("settings"), runs.map((run) => run.settings), words);
+  compare(byId("facts"), runs.map((run) => ({
+    begun: run.facts.begun, ...run.facts.device, ...run.facts.versions,
+    commit: run.facts.git?.commit, "changed since": run.facts.git?.changed,
+  })), words);
+}
+
+/** Runs side by side, a line for each thing that is known of them. */
+function compare(table, columns, words) {
+  const names = [...new Set(columns.flatMap((column) => Object.keys(column)))];
+  const head = make("tr", {}, make("th"), ...runs.map((run) => make("th", { scope: "col", textContent: run.name })));
+  const body = names.map((name) => {
+    const values = columns.map((column) => words(column[name]));
+    const row = make("tr", { className: new Set(values).size > 1 ? "differs" : "" });
+    row.append(make("th", { scope: "row", textContent: name }), ...values.map((text) => make("td", { textContent: text })));
+    return row;
+  });
+  table.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+}
+
+function extras() {
+  const pictures = runs.flatMap((run) => run.pictures.map((picture) => {
+    const caption = make("figcaption", { textContent: `${run.name}: ${picture.name}` });
+    const shown = picture.source
+      ? make("img", { src: picture.source, alt: `${picture.name} of ${run.name}` })
+      : make("p", { className: "hint", textContent: "too large for this page: it lies in the folder of the run" });
+    return make("figure", {}, shown, caption);
+  }));
+  byId("pictures").append(...pictures);
+  byId("pictures-section").hidden = !pictures.length;
+  const noted = runs.filter((run) => run.notes);
+  for (const run of noted) {
+    byId("notes").append(make("dt", { textContent: run.name }), make("dd", { textContent: run.notes }));
+  }
+  byId("notes-section").hidden = !noted.length;
+}
+
+document.title = byId("title").textContent = data.title;
+byId("measure").append(...measures.map((name) => make("option", { value: name, textContent: label(name) + (name === "loss" ? " while training" : "") })));
+byId("axis").append(...Object.entries(data.axes).map(([value, text]) => make("option", { value, textContent: text })));
+// What falls by orders of magnitude is seen on a logarithmic axis.
+const [least, largest] = extent(runs.map((run) => series(run).y), false);
+state.logY = byId("log-y").checked = least > 0 && largest / least > 20;
+listen();
+legend();
+tables();
+extras();
+draw();
