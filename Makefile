@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not pages'
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .
@@ -21,7 +21,8 @@ format: .venv/installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/installed-docs
+docs: .venv/installed-test .venv/installed-docs
+	$(BIN)/python -m pytest -n auto --dist load -m pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/installed-bench

@@ -37,6 +37,8 @@ def list_known() -> None:
     console.print(systems, methods)
     console.print(f"\nOptimizers: {', '.join(OPTIMIZERS)}.")
     for name, known in SYSTEMS.items():
+        if not known.presets:
+            continue
         presets = Table(
             title=f"\nPresets of {name}", title_justify="left", box=None, pad_edge=False
         )

@@ -20,9 +20,9 @@ class DODGE(Differentiating):
     r"""Forward mode along a random direction, one an episode: what `NRES` is for small noise.
 
     With $v \sim \mathcal N(0, I)$ the tangent $\frac{ds_t}{d\theta} v$ is carried along with the
-    state, and a window contributes
+    state, and a window, of which an episode has $n$, contributes
 
-    $$ g = \frac{1}{W} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v, $$
+    $$ g = \frac{n}{T} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v, $$
 
     unbiased for the gradient that `BPTT` computes, of the loss itself, without smoothing. W steps
     a worker and estimate, each at two to three times the cost of a plain one.

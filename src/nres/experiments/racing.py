@@ -58,15 +58,13 @@ def write_records(path: Path, records: list[Record]) -> None:
 
 def read_records(path: Path) -> list[Record]:
     """What `write_records` wrote, or nothing."""
-    records: list[Record] = []
+    found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for line in read_lines(path):
         if "settings" in line:
-            settings = Settings.from_json(line["settings"])
-            records.append(Record(**line | {"settings": settings, "entries": ()}))
+            found.append((line | {"settings": Settings.from_json(line["settings"])}, []))
         else:
-            last = records[-1]
-            records[-1] = dataclasses.replace(last, entries=(*last.entries, line))
-    return records
+            found[-1][1].append(line)
+    return [Record(**about, entries=tuple(entries)) for about, entries in found]
 
 
 def planned(race: Race, name: str, seed: int, quick: bool = False) -> Settings:
@@ -121,23 +119,27 @@ def run_race(
     there = read_records(file)
     if race.shares is not None:
         there += read_records(folder.parent / race.shares / "metrics.jsonl")
-    known = {key: like(settings, there) for key, settings in plan.items()}
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
-    for settings in {
-        name: plan[name, seed] for name, seed in plan if not known[name, seed]
-    }.values():
+    missing = {name: settings for (name, _), settings in plan.items() if not like(settings, there)}
+    for settings in missing.values():
         build(settings)
     records: list[Record] = []
     for number, ((name, seed), settings) in enumerate(plan.items(), start=1):
-        found = known[name, seed]
+        found = like(settings, there)
         if found is None:
             say(f"{number} of {len(plan)}: {name}, seed {seed}")
             path = folder / "runs" / f"{_file_name(name)}-{seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
-        # What was made before stays, such as more seeds than are asked for now.
-        others = [r for r in read_records(file) if like(r.settings, records) is None]
-        write_records(file, records + others)
+        # What was made before stays: more seeds than are asked for now.
+        seeds_more = [
+            r
+            for r in read_records(file)
+            if like(r.settings, records) is None
+            and r.entrant in race.entrants
+            and r.settings == planned(race, r.entrant, r.settings.seed, quick)
+        ]
+        write_records(file, records + seeds_more)
     return records
 
 

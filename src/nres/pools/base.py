@@ -79,7 +79,10 @@ class Pool(Protocol):
         ...
 
     def fork(self, state: Any, member: int) -> Any:
-        """Let every member continue from the state of one of them (`TES` needs this)."""
+        """Let every member continue from the state of one of them (`TES` needs this).
+
+        A pool that cannot has the method, too, and raises.
+        """
         ...
 
     def check(self, theta: PyTree) -> None:

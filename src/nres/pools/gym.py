@@ -41,7 +41,7 @@ class GymPool(PolicyPool):
 
     **Arguments:**
 
-    - `env`: the id of an environment, or a function without arguments that makes one.
+    - `env`: the id of an environment, or a function that makes one of `options`.
     - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`. Of several discrete
         actions the one with the largest output is taken.
     - `horizon`: T, the steps of an episode; by default what the environment says.
@@ -54,7 +54,7 @@ class GymPool(PolicyPool):
 
     def __init__(
         self,
-        env: str | Callable[[], Any],
+        env: str | Callable[..., Any],
         policy: str | Policy = "linear",
         *,
         horizon: int | None = None,
