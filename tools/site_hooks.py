@@ -15,6 +15,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 NAMES = re.compile(r"<!-- names ([\w.]+) -->")
+# Browsers know no variants of letters, but letters of their own for them.
+VARIANT = re.compile(r'(?<=<mi) mathvariant="(script|double-struck)">(\w)(?=</mi>)')
+LETTERS = {"script": {"N": ">𝒩"}, "double-struck": {"E": ">𝔼", "R": ">ℝ"}}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(\.\./([^)#]+)\)")
 
 
@@ -81,7 +84,8 @@ def on_page_content(content: str, **_: Any) -> str:
     def drawn(found: re.Match) -> str:
         inside = html.unescape(found[2])
         display = inside.startswith(r"\[")
-        return convert(inside[2:-2].strip(), display="block" if display else "inline")
+        made = convert(inside[2:-2].strip(), display="block" if display else "inline")
+        return VARIANT.sub(lambda letter: LETTERS[letter[1]][letter[2]], made)
 
     marked = r'<(span|div) class="arithmatex">(.*?)</\1>'
     return re.sub(marked, drawn, content, flags=re.DOTALL)
