@@ -175,7 +175,7 @@ def test_tables_in_a_browser(page, tab):
     tab.set_viewport_size({"width": 380, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 380
     tab.emulate_media(color_scheme="dark")
-    assert tab.get_attribute("html", "data-theme") == "dark"
+    tab.wait_for_selector("html[data-theme=dark]")
     tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert tab.get_attribute("html", "data-theme") == "light"
 
