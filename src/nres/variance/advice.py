@@ -287,7 +287,8 @@ def _reasons(
     same = table.where(sigma=best.sigma)
     reasons = [
         f"{best.method} with windows of {best.window} steps makes updates worth "
-        f"{worth(best):,.3g} without noise."
+        f"{worth(best):,.3g} without noise: of the windows that come within "
+        f"{1 - GOOD_ENOUGH:.0%} of its best, the longest, which makes the fewest updates."
     ]
     for method in ("NRES", "PES", "FullES"):
         rows = same.where(method=method).rows
