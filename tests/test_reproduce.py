@@ -81,10 +81,32 @@ def test_what_is_claimed(claim, ours, grade):
 
 def test_nothing_holds_against_a_reference_that_never_arrives():
     lost = dataclasses.replace(STANDINGS, level=-100.0)
-    assert Slower("PES", 4.0).judge(lost).grade == "fails"
-    assert Never("PES").judge(lost) == Check("PES", "never", "never", "holds")
-    ahead = dataclasses.replace(lost, runs=lost.runs | {"PES": [falling(0.5)]})
-    assert Never("PES").judge(ahead).grade == "fails"
+    for claim in (Slower("PES", 4.0), Never("PES"), Never("TES"), Reaches("NRES", 80)):
+        check = claim.judge(lost)
+        assert check.grade == "fails"
+        assert "NRES does not get there" in check.ours or check.ours.startswith("never in")
+    there = dataclasses.replace(STANDINGS, level=11.0)
+    assert Slower("PES").judge(there).ours == "NRES is there from the start"
+
+
+def test_a_reference_that_arrives_with_some_seeds_proves_less():
+    runs_ = STANDINGS.runs | {"NRES": [falling(5), falling(1e9)]}
+    half = dataclasses.replace(STANDINGS, runs=runs_)
+    assert Slower("PES", 4.0).judge(half).grade == "fails"
+    assert Reaches("NRES", 80).judge(half).ours == "never in 792; 1 of 2 seeds do"
+    two = {"NRES": [falling(5), falling(5), falling(1e9)]}
+    most = dataclasses.replace(STANDINGS, runs=runs_ | two)
+    check = Slower("PES", 4.0).judge(most)
+    assert check.ours == "4× (3 to 4); NRES gets there with 2 of 3"
+    assert check.grade == "weaker"
+
+
+def test_a_short_run_that_never_arrives_proves_nothing():
+    short = dataclasses.replace(STANDINGS, runs=STANDINGS.runs | {"TES": [falling(1e9, 5)]})
+    check = Never("TES").judge(short)
+    assert (check.about, check.ours) == ("TES (1 seed)", "never (> 0.4×)")
+    assert check.grade == "fails"
+    assert Reaches("FullES", 50).judge(STANDINGS).grade == "fails"
 
 
 def test_verdicts():
@@ -105,9 +127,10 @@ def test_every_run_of_every_race_has_settings(name):
             small = planned(race, entrant, seed, quick=True)
             assert (small.updates, small.workers) == (4, 2)
             assert small.method == full.method
-    named = {getattr(claim, "name", None) for claim in race.claims} - {None}
-    assert named <= race.entrants.keys()
-    assert "NRES" in race.entrants
+    # Whoever is named takes part, and every claim can be judged.
+    everyone = Standings({name: [falling(5)] for name in race.entrants}, 8.0, race.axis)
+    for claim in race.claims:
+        assert claim.judge(everyone).grade in ("holds", "weaker", "fails")
     if race.shares is not None:
         others = RACES[race.shares]
         shared = set(race.entrants) & set(others.entrants)
@@ -166,10 +189,14 @@ def test_a_run_is_made_once(tmp_path):
     other = small_race(shares="a", entrants={"NRES": Entrant("nres", 20), "TES": Entrant("tes", 9)})
     run_race(other, tmp_path / "b", **settings)
     assert made.made[9:] == [("tes-0", 0), ("tes-1", 1)]
-    # What was planned otherwise is made again.
+    # What was planned otherwise is not overwritten.
+    before = file.read_text()
     shorter = small_race(entrants={"NRES": Entrant("nres", 10)})
-    run_race(shorter, tmp_path / "c", **settings)
-    assert made.made[11:] == [("nres-0", 0), ("nres-1", 1)]
+    for otherwise in ({"quick": True}, {"race": shorter}):
+        with pytest.raises(runs.SettingsError, match="holds other results"):
+            run_race(folder=tmp_path / "a", **{"race": small_race()} | settings | otherwise)
+    assert file.read_text() == before
+    assert len(made.made) == 11
 
 
 def test_standings_of_a_race(tmp_path):

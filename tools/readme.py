@@ -325,11 +325,9 @@ PARTS = (
 
 
 def filled(text: str) -> str:
-    for part in PARTS:
-        pattern = rf"(<!-- {part.__name__} -->).*?(<!-- end -->)"
-        replacement = rf"\g<1>{part()}\g<2>"
-        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
-    return text
+    parts = {part.__name__: part for part in PARTS}
+    marked = re.compile(rf"(<!-- ({'|'.join(parts)}) -->).*?(<!-- end -->)", re.DOTALL)
+    return marked.sub(lambda found: found[1] + parts[found[2]]() + found[3], text)
 
 
 if __name__ == "__main__":

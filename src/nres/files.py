@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,13 @@ def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, with null for numbers that it does not know."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write values as JSON, one in each line."""
+    with replacing(path) as partial:
+        text = "".join(json.dumps(_finite(row)) + "\n" for row in rows)
+        partial.write_text(text, encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -84,8 +84,11 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
 def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
     console, folder = Console(quiet=quiet), out / name
     _check_kind(folder, quick)
-    again = f"nres reproduce {name}" + " --quick" * quick
-    again = f"Go on with: {again} --out {out}"
+    if seeds is not None and (quick or not EXHIBITS[name].takes_seeds):
+        what = "a --quick version" if quick else name
+        raise SettingsError(f"--seeds is not for {what}, which has its own.")
+    asked = " --quick" * quick + f" --seeds {seeds}" * (seeds is not None)
+    again = f"Go on with: nres reproduce {name}{asked} --out {out}"
 
     def finish(path: Path, settings: Settings) -> Run:
         return finished(path, settings, console, again=again, quiet=quiet)
@@ -94,7 +97,11 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
         console.print(f"{name}: {text}", highlight=False, soft_wrap=True)
 
     work = Work(folder, name, quick, seeds, finish, say)
-    summary = exhibit_summary(name, EXHIBITS[name], work)
+    try:
+        summary = exhibit_summary(name, EXHIBITS[name], work)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
     console.print(_checks(summary))
     console.print(f"Figure: {work.drawing}.png", soft_wrap=True, highlight=False)
 
@@ -108,8 +115,7 @@ def _check_kind(folder: Path, quick: bool) -> None:
 
 
 def _checks(summary: dict[str, Any]) -> Table:
-    reproduced = "too small to tell" if summary["quick"] else summary["reproduced"]
-    table = Table(title=f"{summary['claim']}\nReproduced: {reproduced}")
+    table = Table(title=f"{summary['claim']}\nReproduced: {summary['reproduced']}")
     for heading in ("", "paper", "here", ""):
         table.add_column(heading)
     for check in summary["checks"]:

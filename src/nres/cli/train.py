@@ -235,11 +235,14 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
     else:
         run = Run.create(path, settings, build(settings))
     title = f"{settings.method}, seed {settings.seed}"
-    with Display(console, title, quiet=quiet) as display:
-        outcome = execute(run, callback=display)
-    if outcome.signal is not None:
+    try:
+        with Display(console, title, quiet=quiet) as display:
+            stopped = execute(run, callback=display).signal
+    except KeyboardInterrupt:  # while compiling, or a second time
+        stopped = int(signal.SIGINT)
+    if stopped is not None:
         console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
-        raise typer.Exit(128 + outcome.signal)
+        raise typer.Exit(128 + stopped)
     return run
 
 

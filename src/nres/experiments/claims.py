@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from nres.runs.compare import AXES, Evaluations, lower_median
 
 REFERENCE = "NRES"
-LOST = "does not get there"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Check:
 def verdict(checks: Sequence[Check]) -> str:
     """All statements taken together."""
     grades = {check.grade for check in checks}
-    if grades <= {"holds"}:
+    if grades == {"holds"}:
         return "yes"
     return "no" if grades == {"fails"} else "in part"
 
@@ -48,9 +47,18 @@ class Standings:
         """The least value, the median over seeds."""
         return lower_median([run.least() for run in self.runs[name]])
 
+    def arrival(self, name: str, axis: str | None = None) -> float:
+        """When most seeds have reached the level: of an even number, more than half."""
+        return -lower_median([-time for time in self.reached(name, axis)])
+
     def ratio(self, name: str, than: str = REFERENCE) -> float:
-        """How many times longer than another until the level: of medians over seeds."""
-        return _over(lower_median(self.reached(name)), lower_median(self.reached(than)))
+        """How many times longer than another until the level: of medians over seeds.
+
+        Of an even number of seeds the one in the middle that is worse for the claim is taken.
+        """
+        if name == than:
+            return _over(self.arrival(name), self.arrival(name))
+        return _over(lower_median(self.reached(name)), self.arrival(than))
 
     def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
         """The same of each seed by itself."""
@@ -60,7 +68,19 @@ class Standings:
     def at_least(self, name: str, than: str = REFERENCE) -> float:
         """What a ratio must exceed if the level was never reached: the runs were that long."""
         ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
-        return _over(min(ends), lower_median(self.reached(than)))
+        return _over(min(ends), self.arrival(than))
+
+    def few(self, *names: str) -> str:
+        """How many seeds of some methods there are, if not as many as of others."""
+        fewest = min(len(self.runs[name]) for name in names)
+        most = max(map(len, self.runs.values()))
+        return "" if fewest == most else f" ({fewest} seed{'s' * (fewest > 1)})"
+
+    def missing(self, name: str) -> str:
+        """That not all seeds of a method got there, if so."""
+        times = self.reached(name)
+        there = sum(map(math.isfinite, times))
+        return "" if there == len(times) else f"; {name} gets there with {there} of {len(times)}"
 
     def to_json(self, name: str) -> dict[str, Any]:
         """All about one of them."""
@@ -91,19 +111,22 @@ class Slower:
     """What is counted, if not what the others are counted in."""
 
     def judge(self, standings: Standings) -> Check:
-        about, said = self.name, _times(self.paper) if self.paper > 1 else "longer"
+        about = self.name + standings.few(self.name)
+        said = _times(self.paper) if self.paper > 1 else "longer"
         if self.axis is not None:
             standings = dataclasses.replace(standings, axis=self.axis)
             about = f"{about}, {_counted(self.axis)}"
         ratio = standings.ratio(self.name, self.than)
         if math.isnan(ratio):
-            return Check(about, said, f"{self.than} {LOST}", "fails")
+            return Check(about, said, _lost(standings, self.than), "fails")
         text = _times(ratio) + _range(standings.ratios(self.name, self.than))
         if math.isinf(ratio):
             ratio = standings.at_least(self.name, self.than)
             text = f"never (> {_times(ratio)})"
-        grade = "fails" if ratio <= 1 else "holds" if ratio >= self.paper / 2 else "weaker"
-        return Check(about, said, text, grade)
+        missing = standings.missing(self.than)
+        enough = ratio >= self.paper / 2 and not missing
+        grade = "fails" if ratio <= 1 else "holds" if enough else "weaker"
+        return Check(about, said, text + missing, grade)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,21 +136,23 @@ class Never:
     name: str
 
     def judge(self, standings: Standings) -> Check:
-        ratio = standings.ratio(self.name)
-        if math.isinf(lower_median(standings.reached(self.name))):
-            bound = standings.at_least(self.name)
-            text = "never" + f" (> {_times(bound)})" * (not math.isnan(ratio))
-            return Check(self.name, "never", text, "holds")
+        about, ratio = self.name + standings.few(self.name), standings.ratio(self.name)
         if math.isnan(ratio):
-            return Check(self.name, "never", f"{REFERENCE} {LOST}", "fails")
+            return Check(about, "never", _lost(standings, REFERENCE), "fails")
+        if math.isinf(ratio):
+            bound = standings.at_least(self.name)
+            grade = "holds" if bound > 1 else "fails"
+            return Check(about, "never", f"never (> {_times(bound)})", grade)
         grade = "weaker" if ratio > 1 else "fails"
-        text = _times(ratio) + _range(standings.ratios(self.name))
-        return Check(self.name, "never", text, grade)
+        return Check(about, "never", _times(ratio) + _range(standings.ratios(self.name)), grade)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """A method gets there after so many steps; up to twice as many are the same."""
+    """A method gets there after so many steps; up to twice as many are the same.
+
+    More than ten times as many are not what was claimed.
+    """
 
     name: str
     paper: float
@@ -135,7 +160,7 @@ class Reaches:
 
     def judge(self, standings: Standings) -> Check:
         steps = standings.reached(self.name, self.axis)
-        middle = lower_median(steps)
+        middle = standings.arrival(self.name, self.axis)
         about = f"{self.name}, {_counted(self.axis)}"
         if math.isinf(middle):
             end = min(float(run.at[self.axis][-1]) for run in standings.runs[self.name])
@@ -145,6 +170,7 @@ class Reaches:
             return Check(about, _number(self.paper), text, "fails")
         spread = f" ({_number(min(steps))} to {_number(max(steps))})" if len(steps) > 1 else ""
         grade = "holds" if middle <= 2 * self.paper else "weaker"
+        grade = "fails" if middle > 10 * self.paper else grade
         return Check(about, _number(self.paper), _number(middle) + spread, grade)
 
 
@@ -154,14 +180,12 @@ class Better:
 
     these: tuple[str, ...]
     those: tuple[str, ...]
-    scale: float = 1.0
-    """From values to what is shown."""
 
     def judge(self, standings: Standings) -> Check:
         best = {name: standings.best(name) for name in (*self.these, *self.those)}
         holds = max(best[name] for name in self.these) < min(best[name] for name in self.those)
         some = any(best[mine] < best[other] for mine in self.these for other in self.those)
-        text = ", ".join(f"{name} {value * self.scale:.4g}" for name, value in best.items())
+        text = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
         about = f"{' and '.join(self.these)} at best"
         grade = "holds" if holds else "weaker" if some else "fails"
         return Check(about, f"better than {', '.join(self.those)}", text, grade)
@@ -177,11 +201,10 @@ class Sooner:
 
     def judge(self, standings: Standings) -> Check:
         axis = self.axis or standings.axis
-        times = [lower_median(standings.reached(name, axis)) for name in self.names]
+        times = [standings.arrival(name, axis) for name in self.names]
         right = [a < b for a, b in itertools.pairwise(times)]
         text = ", ".join(
-            f"{name} {'never' if math.isinf(time) else _number(time)}"
-            for name, time in zip(self.names, times, strict=True)
+            f"{name} {_number(time)}" for name, time in zip(self.names, times, strict=True)
         )
         grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
         paper = "in this order: " + ", ".join(self.names)
@@ -210,5 +233,12 @@ def _range(ratios: Sequence[float]) -> str:
     return f" ({low} to {high})"
 
 
+def _lost(standings: Standings, name: str) -> str:
+    there = math.isfinite(standings.arrival(name))
+    return f"{name} is there from the start" if there else f"{name} does not get there"
+
+
 def _number(value: float) -> str:
+    if math.isinf(value):
+        return "never"
     return f"{value:.2e}" if value >= 1e4 else f"{value:,.3g}"

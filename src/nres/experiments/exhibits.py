@@ -62,6 +62,8 @@ class Exhibit:
     make: Callable[[Work], Findings]
     remark: str = ""
     """What a reader should know of the comparison."""
+    takes_seeds: bool = False
+    """Whether it can be asked for more or fewer seeds."""
 
 
 def of_race(race: Race) -> Exhibit:
@@ -82,22 +84,23 @@ def of_race(race: Race) -> Exhibit:
             tuple(claim.judge(result) for claim in race.claims),
             {
                 "axis": race.axis,
-                "level": result.level * race.scale,
-                "level_of": race.shown,
+                "level": result.level,
+                "shown": {"what": race.shown, "times": race.scale},
                 "smoothed_over": race.smooth,
                 "methods": {name: result.to_json(name) for name in result.runs},
                 "settings": {record.entrant: record.settings.to_json() for record in records},
             },
             sum(record.entries[-1]["seconds"] for record in records),
             len({record.settings.seed for record in records}),
-            _devices(records),
+            devices(records),
             records[0].versions,
         )
 
-    return Exhibit(race.figure, race.claim, race.tier, make, race.remark)
+    remark = " ".join(filter(None, (race.remark, race.start)))
+    return Exhibit(race.figure, race.claim, race.tier, make, remark, takes_seeds=True)
 
 
-def _devices(records: list[Record]) -> dict[str, Any]:
+def devices(records: list[Record]) -> dict[str, Any]:
     """The first run's, and those of others that were made elsewhere."""
     first = records[0].device
     others: list[dict[str, Any]] = []
@@ -118,7 +121,7 @@ def exhibit_summary(name: str, exhibit: Exhibit, work: Work) -> dict[str, Any]:
         "tier": exhibit.tier,
         "claim": exhibit.claim,
         "remark": exhibit.remark,
-        "reproduced": verdict(findings.checks),
+        "reproduced": "too small to tell" if work.quick else verdict(findings.checks),
         "checks": [dataclasses.asdict(check) for check in findings.checks],
         "seeds": findings.seeds,
         "seconds": findings.seconds,

@@ -1,5 +1,6 @@
 """Learned optimizers [exp:lopt]: the landscape of their loss, and one raced against the usual."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ from nres.experiments.presets import fashion_mnist_system
 from nres.experiments.races import LEARNED_START
 from nres.experiments.racing import Record, read_records, write_records
 from nres.files import write_json
-from nres.runs import resolve
+from nres.runs import SettingsError, resolve
 from nres.runs.folder import device, versions
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 
@@ -29,6 +30,11 @@ def _landscape(work: Work) -> Findings:
     learned = work.folder.parent / "learned-optimizer" / "optimizer.npz"
     if learned.exists():
         thetas["at a learned optimizer"] = read_optimizer(learned)[1]
+    elif not work.quick:
+        raise SettingsError(
+            f"there is no {learned} to look around: `nres reproduce learned-optimizer` makes it."
+        )
+    marks = {name: _mark(theta) for name, theta in thetas.items()}
     direction = jax.random.normal(along, thetas["at a fresh start"].shape)
     direction = direction / jnp.linalg.norm(direction)
     distances = np.linspace(-0.4, 0.4, 9 if work.quick else 201)
@@ -36,10 +42,11 @@ def _landscape(work: Work) -> Findings:
     shorter = [LearnedOptimizerSystem(system.task, system.optimizer, horizon=h) for h in horizons]
     file = work.folder / "measured.json"
     found: dict[str, Any] = {"distance": distances.tolist(), "horizon": list(horizons)}
-    found |= {"loss": {}, "gradient_norm": {}, "device": device(), "versions": versions()}
+    found |= {"theta": marks, "loss": {}, "gradient_norm": {}}
+    found |= {"device": device(), "versions": versions()}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if all(before[name] == found[name] for name in ("distance", "horizon")):
+        if all(before.get(name) == found[name] for name in ("distance", "horizon", "theta")):
             found = before
     # In full single precision: what is jagged should be the loss, not its rounding.
     with jax.default_matmul_precision("highest"):
@@ -68,6 +75,14 @@ def _landscape(work: Work) -> Findings:
     )
     where = {"device": found["device"], "versions": found["versions"]}
     return Findings(checks, {"local_minima": minima}, None, **where)
+
+
+def _mark(theta: Any) -> str:
+    """What tells parameters from others."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(theta):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
 
 
 def _learned(work: Work) -> Findings:

@@ -1,7 +1,6 @@
 """Lorenz [subsec:lorenz]: its loss surface, and the paths that estimators take over it."""
 
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from nres.evaluate import evaluate
 from nres.experiments.claims import Check
 from nres.experiments.exhibits import Exhibit, Findings, Work
 from nres.figures import COLOURS
-from nres.files import replacing, save_drawing
+from nres.files import save_drawing, write_lines
+from nres.runs.folder import device, versions
 from nres.runs.metrics import read_lines
 from nres.systems import Lorenz
 from nres.train import train
@@ -78,7 +78,7 @@ def _surface(work: Work) -> Findings:
     line.grid(alpha=0.3)
     save_drawing(figure, work.drawing)
     rows = [{"share": s, "loss": v} for s, v in zip(share.tolist(), between.tolist(), strict=True)]
-    _write(work.folder / "metrics.jsonl", rows)
+    write_lines(work.folder / "metrics.jsonl", rows)
     minima = local_minima(between)
     check = Check(
         f"local minima between truth and start ({len(share)} points)",
@@ -116,10 +116,13 @@ def _paths(work: Work) -> Findings:
                 eval_fn=lambda theta: {"ln_r": theta[0], "ln_a": theta[1]},
                 eval_every=1,
             )
+            if result.interrupted:
+                raise KeyboardInterrupt
             evals = {name: np.round(x, 5).tolist() for name, x in result.history.evals.items()}
             row = {"period": period, "seed": seed, "settings": about}
+            row |= {"device": device(), "versions": versions()}
             rows.append(row | {"seconds": result.state.seconds, **evals})
-            _write(file, rows)
+            write_lines(file, rows)
     rows = [row for row in rows if row["seed"] < seeds]
     # How far it travelled, whatever for: a path without noise would be as long as it has to be.
     lengths = {k: [_length(row) for row in rows if row["period"] == k] for k in periods}
@@ -136,7 +139,8 @@ def _paths(work: Work) -> Findings:
         "holds" if right else "weaker" if min(order) == order[-1] else "fails",
     )
     numbers = {"settings": about, "lengths": lengths}
-    return Findings((check,), numbers, sum(row["seconds"] for row in rows), seeds)
+    seconds = sum(row["seconds"] for row in rows)
+    return Findings((check,), numbers, seconds, seeds, rows[0]["device"], rows[0]["versions"])
 
 
 def _length(row: dict) -> float:
@@ -162,11 +166,6 @@ def _paths_figure(
     save_drawing(figure, path)
 
 
-def _write(path: Path, rows: list[dict]) -> None:
-    with replacing(path) as partial:
-        partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 SURFACE = Exhibit(
     "app_fig:lorenz_loss_surface",
     "The training loss of Lorenz is extremely sensitive, with many local minima.",
@@ -178,4 +177,5 @@ PATHS = Exhibit(
     "Of GPES with different periods K at one learning rate, NRES takes the smoothest path.",
     "cpu",
     _paths,
+    takes_seeds=True,
 )

@@ -14,7 +14,6 @@ EXHIBITS: Mapping[str, Exhibit] = MappingProxyType(
     {
         "lorenz-surface": lorenz.SURFACE,
         "lorenz-paths": lorenz.PATHS,
-        "landscape": learning.LANDSCAPE,
         **{name: of_race(race) for name, race in RACES.items()},
         "halfcheetah-starts": starts.STARTS_EXHIBIT,
         "variance-K": of_periods(_LEARNED, "gpu"),
@@ -22,6 +21,7 @@ EXHIBITS: Mapping[str, Exhibit] = MappingProxyType(
         "variance-lorenz-K": of_periods(_LORENZ, "cpu"),
         "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu", None),
         "learned-optimizer": learning.LEARNED,
+        "landscape": learning.LANDSCAPE,
         "wall-clock": wall_clock.WALL_CLOCK,
     }
 )

@@ -1,15 +1,14 @@
 """Carry out a race: every run once, kept in one file, and measured against the paper."""
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from nres.experiments.claims import REFERENCE, Standings
 from nres.experiments.races import Entrant, Race
-from nres.files import replacing
-from nres.runs import Run, Settings, build, resolve
+from nres.files import write_lines
+from nres.runs import Run, Settings, SettingsError, build, resolve
 from nres.runs.compare import AXES, Evaluations, early_level
 from nres.runs.metrics import read_lines
 
@@ -43,17 +42,14 @@ class Record:
     def evaluations(self) -> Evaluations:
         return Evaluations.read(self.entries)
 
-    def lines(self) -> Iterator[str]:
-        about = dataclasses.asdict(self) | {"settings": self.settings.to_json()}
-        del about["entries"]
-        return map(json.dumps, (about, *self.entries))
+    def lines(self) -> tuple[dict[str, Any], ...]:
+        about = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)[:-1]}
+        return about | {"settings": self.settings.to_json()}, *self.entries
 
 
 def write_records(path: Path, records: list[Record]) -> None:
     """One file: for each run a line about it, then its evaluations."""
-    text = "".join(f"{line}\n" for record in records for line in record.lines())
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_lines(path, (line for record in records for line in record.lines()))
 
 
 def read_records(path: Path) -> list[Record]:
@@ -117,6 +113,16 @@ def run_race(
     }
     file = folder / "metrics.jsonl"
     there = read_records(file)
+    for record in there:
+        name = record.entrant
+        if name not in race.entrants or record.settings != planned(
+            race, name, record.settings.seed, quick
+        ):
+            raise SettingsError(
+                f"{file} holds other results, such as those of {name}: choose another folder with "
+                "--out."
+            )
+    kept = list(there)
     if race.shares is not None:
         there += read_records(folder.parent / race.shares / "metrics.jsonl")
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
@@ -131,15 +137,8 @@ def run_race(
             path = folder / "runs" / f"{_file_name(name)}-{seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
-        # What was made before stays: more seeds than are asked for now.
-        seeds_more = [
-            r
-            for r in read_records(file)
-            if like(r.settings, records) is None
-            and r.entrant in race.entrants
-            and r.settings == planned(race, r.entrant, r.settings.seed, quick)
-        ]
-        write_records(file, records + seeds_more)
+        # What was made before stays, such as more seeds than are asked for now.
+        write_records(file, records + [r for r in kept if like(r.settings, records) is None])
     return records
 
 

@@ -49,7 +49,7 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
     left.set_title(
         f"running median of {race.smooth}" * (race.smooth > 1)
         + ", " * (race.smooth > 1 and seeds > 1)
-        + f"band: least to largest of {seeds} seeds" * (seeds > 1),
+        + "band: from the least seed to the largest" * (seeds > 1),
         fontsize="medium",
     )
     _longer(race, standings, styles, right)

@@ -26,7 +26,7 @@ def _make(work: Work) -> Findings:
             start_seed=start,
             **quick if work.quick else {"updates": 250, "eval_every": 25, "log_every": 1},
         )
-        for start in range(work.seeds or (2 if work.quick else STARTS))
+        for start in range(2 if work.quick else STARTS)
     }
     file = work.folder / "metrics.jsonl"
     there, records = read_records(file), {}
@@ -37,7 +37,8 @@ def _make(work: Work) -> Findings:
             run = work.finished(work.folder / "runs" / str(start), wanted)
             found = Record.of(f"start {start}", run)
         records[start] = found
-        write_records(file, list(records.values()))
+        made = list(records.values())
+        write_records(file, made + [r for r in there if like(r.settings, made) is None])
     solved = _draw({start: record.entries for start, record in records.items()}, work)
     returns = {start: _returns(record.entries)[-1] for start, record in records.items()}
     still = sum(abs(value) < 10 for value in returns.values())

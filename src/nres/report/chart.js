@@ -102,7 +102,9 @@ function ticks({ low, high, log }, wanted) {
   } else {
     const rough = (high - low) / wanted, unit = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough);
-    for (let i = Math.ceil(low / step); i * step <= high; i++) found.push(i * step);
+    // Not while it is less than the end: of huge numbers the next may be the same.
+    const first = Math.ceil(low / step);
+    for (let i = 0; i <= wanted + 1; i++) found.push((first + i) * step);
   }
   return found.filter((v) => v >= low && v <= high);
 }
@@ -181,7 +183,7 @@ function line(pen, run, { x: xs, y: ys }, x, y) {
   pen.lineWidth = 1.6;
   pen.setLineDash(run.dashed ? [6, 3] : []);
   pen.beginPath();
-  let column = null, last = 0, least = 0, largest = 0;
+  let column = null, last = 0, least = 0, largest = 0, columns = 0;
   const close = () => {
     if (column !== null) for (const v of [least, largest, last]) pen.lineTo(column, v);
   };
@@ -192,6 +194,7 @@ function line(pen, run, { x: xs, y: ys }, x, y) {
       close();
       if (column === null) pen.moveTo(at, value); else pen.lineTo(at, value);
       column = at;
+      columns++;
       least = largest = value;
     }
     least = Math.min(least, value);
@@ -201,9 +204,7 @@ function line(pen, run, { x: xs, y: ys }, x, y) {
   close();
   pen.stroke();
   pen.setLineDash([]);
-  if (xs.length === 1 && !(x.log && xs[0] <= 0) && !(y.log && ys[0] <= 0)) {
-    pen.fillRect(x(xs[0]) - 3, y(ys[0]) - 3, 6, 6);
-  }
+  if (columns === 1) pen.fillRect(column - 3, last - 3, 6, 6);
   pen.globalAlpha = 1;
 }
 
@@ -260,6 +261,7 @@ function listen() {
   };
   const all = () => { state.range = null; redraw(); };
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     canvas.setPointerCapture(event.pointerId);
     dragFrom = pointer = where(event);
   });
@@ -306,7 +308,9 @@ function legend() {
     button.setAttribute("aria-pressed", String(shown));
     button.addEventListener("click", () => {
       for (const run of some) run.shown = !shown;
+      const place = [...document.querySelectorAll(".key")].indexOf(button);
       legend();
+      document.querySelectorAll(".key")[place].focus();
       redraw();
     });
     return button;

@@ -60,7 +60,10 @@ class Run:
         hosts.check_same(settings.to_json() | {"the code of the system": trace})
         if not hosts.first():
             return cls(path, hosts.from_first(None))
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # What a process that was killed did not finish writing is nothing.
+        if path.exists() and (
+            not path.is_dir() or any(".partial" not in file.name for file in path.iterdir())
+        ):
             if (path / "config.json").exists():
                 raise RunError(
                     f"{path} holds a run already: choose another folder, or go on with that one: "
