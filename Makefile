@@ -4,13 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo test scripts lint format docs bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not pages'
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not scripts'
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .
@@ -21,8 +21,10 @@ format: .venv/installed-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/installed-test .venv/installed-docs
-	$(BIN)/python -m pytest -n auto --dist load -m pages
+scripts: .venv/installed-test
+	$(BIN)/python -m pytest -n auto -m scripts
+
+docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/installed-bench

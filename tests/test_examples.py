@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.pages
+@pytest.mark.scripts
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_an_example(script, monkeypatch):
     assert len(script.read_text().splitlines()) < 60

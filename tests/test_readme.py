@@ -19,7 +19,7 @@ BLOCKS = [
 
 
 # What needs Ray is run where there is a cluster, in test_ray.py.
-@pytest.mark.pages
+@pytest.mark.scripts
 @pytest.mark.parametrize("code", [block for block in BLOCKS if "RayPool" not in block])
 def test_code_runs(code):
     with as_users_run():
