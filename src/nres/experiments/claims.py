@@ -51,19 +51,18 @@ class Standings:
         """When most seeds have reached the level: of an even number, more than half."""
         return -lower_median([-time for time in self.reached(name, axis)])
 
-    def ratio(self, name: str, than: str = REFERENCE) -> float:
-        """How many times longer than another until the level: of medians over seeds.
-
-        Of an even number of seeds the one in the middle that is worse for the claim is taken.
-        """
-        if name == than:
-            return _over(self.arrival(name), self.arrival(name))
-        return _over(lower_median(self.reached(name)), self.arrival(than))
-
     def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
-        """The same of each seed by itself."""
+        """How many times longer than another until the level, of each seed by itself.
+
+        Zero where the other one never gets there, which is the worst that can be said of a claim.
+        """
         pairs = zip(self.reached(name), self.reached(than), strict=False)
-        return [_over(mine, reference) for mine, reference in pairs if math.isfinite(reference)]
+        return [_over(mine, other) if math.isfinite(other) else 0.0 for mine, other in pairs]
+
+    def ratio(self, name: str, than: str = REFERENCE) -> float:
+        """The median of these; not a number if the other one seldom gets there."""
+        middle = lower_median(self.ratios(name, than))
+        return middle if middle > 0 else math.nan
 
     def at_least(self, name: str, than: str = REFERENCE) -> float:
         """What a ratio must exceed if the level was never reached: the runs were that long."""
@@ -225,6 +224,7 @@ def _times(ratio: float) -> str:
 
 
 def _range(ratios: Sequence[float]) -> str:
+    ratios = [ratio for ratio in ratios if ratio > 0]
     if len(ratios) < 2:
         return ""
     low, high = (
