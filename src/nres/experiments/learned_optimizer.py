@@ -13,6 +13,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from nres.estimators import BPTT
+from nres.figures import log_if_positive
 from nres.files import save_drawing
 from nres.runs.compare import Evaluations
 from nres.system import Theta
@@ -131,16 +132,15 @@ def race_figure(
     """How an optimizer was learned, and how models learn by it."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     learning, race = figure.subplots(1, 2)
-    learning.plot(learned.at["update"], learned.values, color=RED)
+    learning.plot(learned.at["update"][1:], learned.values[1:], color=RED)
     learning.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
     learning.set(
         xlabel="updates of NRES",
         ylabel="mean loss over 1000 steps",
-        xscale="symlog",
-        yscale="log",
-        title="Learning the optimizer",
+        xscale="log",
+        title=f"Learning the optimizer, from a loss of {learned.values[0]:.3g}",
     )
-    learning.set_xlim(left=0)
+    log_if_positive(learning)
     learning.legend(frameon=False)
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=True):
         # Every batch is another: a mean over fifty makes the curve readable.
