@@ -37,9 +37,10 @@ with install_import_hook("nres", "beartype.beartype"):
 LONG = (
     "test_cli.py",
     "test_ray.py",
-    "test_benchmarks.py",
     "test_learned_optimizer.py",
     "test_commands.py",
+    "test_reproduce.py",
+    "test_report.py",
 )
 
 

@@ -244,13 +244,16 @@ def test_reproducing_a_race(tmp_path, monkeypatch):
 
 
 def test_reproducing_what_is_no_race(tmp_path):
-    for name in ("lorenz-surface", "lorenz-paths"):
-        result = invoke("reproduce", name, "--quick", "--out", tmp_path, "--quiet")
-        assert (result.exit_code, result.output) == (0, "")
-        summary = json.loads((tmp_path / name / "summary.json").read_text())
-        assert summary["checks"]
-        assert (tmp_path / name / "metrics.jsonl").exists()
-        assert (tmp_path / name / f"{name}.png").exists()
+    name = "lorenz-paths"
+    result = invoke("reproduce", name, "--quick", "--out", tmp_path, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    summary = json.loads((tmp_path / name / "summary.json").read_text())
+    assert summary["checks"]
+    assert summary["reproduced"] == "too small to tell"
+    assert len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) == 2
+    assert (tmp_path / name / f"{name}.png").exists()
+    refused = invoke("reproduce", name, "--quick", "--seeds", 2, "--out", tmp_path)
+    assert "--seeds is not for a --quick version" in refused.stderr
     missing = invoke("reproduce", "wall-clock", "--quick", "--out", tmp_path)
     assert "there are no results of lorenz-es" in missing.stderr
 
