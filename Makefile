@@ -25,7 +25,7 @@ scripts: .venv/installed-test
 	$(BIN)/python -m pytest -n auto -m scripts
 
 docs: .venv/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
