@@ -167,10 +167,12 @@ def test_tables_in_a_browser(page, tab):
     best.click()
     assert cells() == ["65.22", "43.48", "21.74"]
     assert tab.get_attribute("#runs th:last-child", "aria-sort") == "descending"
-    marked = tab.locator("#settings tr.differs th").all_inner_texts()
-    assert "method" in marked
-    assert "seed" in marked
-    assert "updates" not in marked
+    differing = tab.locator("#settings table.differs thead th").all_inner_texts()
+    assert differing[0] == "run"
+    assert {"method", "seed"} <= set(differing)
+    common = tab.locator("#settings table.same tr").all_inner_texts()
+    assert "updates\t50" in common
+    assert not {"updates", "system"} & set(differing)
     # On a phone nothing but the tables is wider than the screen; printed, it is light.
     tab.set_viewport_size({"width": 380, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 380

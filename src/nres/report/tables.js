@@ -61,17 +61,23 @@ function tables() {
   })), words);
 }
 
-/** Runs side by side, a line for each thing that is known of them. */
-function compare(table, columns, words) {
+/** What all runs have in common, once; then what differs, a line for each run. */
+function compare(place, columns, words) {
   const names = [...new Set(columns.flatMap((column) => Object.keys(column)))];
-  const head = make("tr", {}, make("th"), ...runs.map((run) => make("th", { scope: "col", textContent: run.name })));
-  const body = names.map((name) => {
-    const values = columns.map((column) => words(column[name]));
-    const row = make("tr", { className: new Set(values).size > 1 ? "differs" : "" });
-    row.append(make("th", { scope: "row", textContent: name }), ...values.map((text) => make("td", { textContent: text })));
-    return row;
-  });
-  table.replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  const values = (name) => columns.map((column) => words(column[name]));
+  const differs = (name) => new Set(values(name)).size > 1;
+  const line = (first, texts) => make("tr", {}, make("th", { scope: "row", textContent: first }),
+    ...texts.map((text) => make("td", { textContent: text })));
+  const same = names.filter((name) => !differs(name)).map((name) => line(name, [values(name)[0]]));
+  const parts = [make("table", { className: "same" }, make("tbody", {}, ...same))];
+  const others = names.filter(differs);
+  if (others.length) {
+    const head = ["run", ...others].map((text) => make("th", { scope: "col", textContent: text }));
+    const body = runs.map((run, i) => line(run.name, others.map((name) => words(columns[i][name]))));
+    parts.push(make("table", { className: "differs" },
+      make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
+  }
+  place.replaceChildren(...parts);
 }
 
 function extras() {
