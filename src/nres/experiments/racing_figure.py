@@ -35,13 +35,14 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
         x, mean, low, high = (
             part[drawn.x > 0] for part in (drawn.x, drawn.mean, drawn.low, drawn.high)
         )
-        left.plot(x, mean * race.scale, label=name, **styles[name])
+        left.plot(x, mean * race.scale, label=race.entrants[name].label or name, **styles[name])
         left.fill_between(
             x, low * race.scale, high * race.scale, color=styles[name]["color"], alpha=0.15, lw=0
         )
     left.axhline(standings.level * race.scale, color="black", lw=0.8, ls=":")
     left.set(xlabel=AXES[race.axis], ylabel=race.shown, xscale="log")
-    log_if_positive(left)
+    if race.scale > 0:  # returns are not losses
+        log_if_positive(left)
     if race.top is not None:
         least = min(run.least() for runs in standings.runs.values() for run in runs)
         left.set_ylim(0.95 * least * race.scale, race.top)
