@@ -1,18 +1,16 @@
 """The paper's claims and what was found, for README and docs/reproduction.md."""
 
+from nres.experiments.exhibits import place, read_summaries
 from nres.experiments.paper import EXHIBITS
 from results import ROOT, load, table
 
-
-def _summaries() -> dict[str, dict]:
-    there = [name for name in EXHIBITS if (ROOT / "results" / name / "summary.json").exists()]
-    return {name: load(f"{name}/summary.json") for name in there}
+SUMMARIES = read_summaries(ROOT / "results", EXHIBITS)
 
 
 def reproduction() -> str:
     """All of them in one table, a line for each statement."""
     rows = []
-    for name, summary in _summaries().items():
+    for name, summary in SUMMARIES.items():
         link = f"[{name}](docs/reproduction.md#{name.lower()})"
         for check in summary["checks"]:
             rows.append([link, check["about"], check["paper"], check["ours"], check["grade"]])
@@ -23,11 +21,12 @@ def reproduction() -> str:
 def exhibits() -> str:
     """Each with its figure."""
     parts = []
-    for name, summary in _summaries().items():
+    for name, summary in SUMMARIES.items():
         rows = [[c["about"], c["paper"], c["ours"], c["grade"]] for c in summary["checks"]]
         device = summary["device"]
         label = f" In the paper: {summary['figure']}." if summary["figure"] else ""
-        facts = [f"`{summary['command']}`", _place(device)]
+        places = dict.fromkeys(map(place, (device, *device.get("others", []))))
+        facts = [f"`{summary['command']}`", " and ".join(places)]
         facts.append(f"{summary['seeds']} seed" + "s" * (summary["seeds"] > 1))
         if summary["seconds"]:
             facts.append(f"{summary['seconds']:,.0f} s of computing")
@@ -42,21 +41,9 @@ def exhibits() -> str:
     return "\n".join([*parts, ""])
 
 
-def _place(device: dict) -> str:
-    kinds = [device, *device.get("others", [])]
-    names = []
-    for one in kinds:
-        count = one.get("processors")
-        on_cpu = f"{count} processors" if count else "processors"
-        name = on_cpu if one["backend"] == "cpu" else one["kind"]
-        if name not in names:
-            names.append(name)
-    return " and ".join(names)
-
-
 def unfinished() -> str:
     """Which are not there yet."""
-    missing = [name for name in EXHIBITS if name not in _summaries()]
+    missing = [name for name in EXHIBITS if name not in SUMMARIES]
     return ", ".join(f"`{name}`" for name in missing) or "none"
 
 

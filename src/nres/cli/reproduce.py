@@ -87,8 +87,6 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
     if seeds is not None and (quick or not EXHIBITS[name].takes_seeds):
         what = "a --quick version" if quick else name
         raise SettingsError(f"--seeds is not for {what}, which has its own.")
-    asked = " --quick" * quick + f" --seeds {seeds}" * (seeds is not None)
-    again = f"Go on with: nres reproduce {name}{asked} --out {out}"
 
     def finish(path: Path, settings: Settings) -> Run:
         return finished(path, settings, console, again=again, quiet=quiet)
@@ -97,8 +95,9 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
         console.print(f"{name}: {text}", highlight=False, soft_wrap=True)
 
     work = Work(folder, name, quick, seeds, finish, say)
+    again = f"Go on with: {work.command} --out {out}"
     try:
-        summary = exhibit_summary(name, EXHIBITS[name], work)
+        summary = exhibit_summary(EXHIBITS[name], work)
     except KeyboardInterrupt:
         console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

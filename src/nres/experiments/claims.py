@@ -69,11 +69,11 @@ class Standings:
         ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
         return _over(min(ends), self.arrival(than))
 
-    def few(self, *names: str) -> str:
-        """How many seeds of some methods there are, if not as many as of others."""
-        fewest = min(len(self.runs[name]) for name in names)
+    def few(self, name: str) -> str:
+        """How many seeds of a method there are, if not as many as of others."""
+        seeds = len(self.runs[name])
         most = max(map(len, self.runs.values()))
-        return "" if fewest == most else f" ({fewest} seed{'s' * (fewest > 1)})"
+        return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
 
     def missing(self, name: str) -> str:
         """That not all seeds of a method got there, if so."""

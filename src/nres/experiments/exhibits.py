@@ -32,6 +32,12 @@ class Work:
     """Told what comes next."""
 
     @property
+    def command(self) -> str:
+        """What makes it, given to a shell."""
+        asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
+        return f"nres reproduce {self.name}{asked}"
+
+    @property
     def drawing(self) -> Path:
         """The figure, without its ending."""
         return self.folder / self.name
@@ -110,13 +116,18 @@ def devices(records: list[Record]) -> dict[str, Any]:
     return first | {"others": others} if others else first
 
 
-def exhibit_summary(name: str, exhibit: Exhibit, work: Work) -> dict[str, Any]:
+def place(device: dict[str, Any]) -> str:
+    """A device in words."""
+    if device["backend"] != "cpu":
+        return str(device["kind"])
+    return f"{device['processors']} processors" if "processors" in device else "processors"
+
+
+def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
     """Make an exhibit, and write `summary.json`: the paper's claim, and what was found."""
     findings = exhibit.make(work)
-    command = f"nres reproduce {name}"
-    command += f" --seeds {work.seeds}" * (work.seeds is not None) + " --quick" * work.quick
     summary = {
-        "id": name,
+        "id": work.name,
         "figure": exhibit.figure,
         "tier": exhibit.tier,
         "claim": exhibit.claim,
@@ -127,7 +138,7 @@ def exhibit_summary(name: str, exhibit: Exhibit, work: Work) -> dict[str, Any]:
         "seconds": findings.seconds,
         "device": findings.device,
         "versions": findings.versions,
-        "command": command,
+        "command": work.command,
         "quick": work.quick,
         "numbers": findings.numbers,
     }

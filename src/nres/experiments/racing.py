@@ -1,7 +1,7 @@
 """Carry out a race: every run once, kept in one file, and measured against the paper."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from nres.experiments.claims import REFERENCE, Standings
 from nres.experiments.races import Entrant, Race
 from nres.files import write_lines
 from nres.runs import Run, Settings, SettingsError, build, resolve
-from nres.runs.compare import AXES, Evaluations, early_level
+from nres.runs.compare import Evaluations, early_level, evaluated
 from nres.runs.metrics import read_lines
 
 # How small a race is that only shows that it runs.
@@ -28,13 +28,7 @@ class Record:
 
     @classmethod
     def of(cls, entrant: str, run: Run) -> "Record":
-        name = None
-        entries = []
-        for entry in read_lines(run.metrics_file):
-            name = name or next((key for key in entry if key.startswith("eval/")), None)
-            if name in entry:
-                kept = {axis: entry[axis] for axis in AXES} | {"value": entry[name]}
-                entries.append(kept | {"seconds": round(entry["seconds"], 4)})
+        entries = (e | {"seconds": round(e["seconds"], 4)} for e in evaluated(run))
         config = run.config
         return cls(entrant, run.settings, config["device"], config["versions"], tuple(entries))
 
@@ -47,9 +41,13 @@ class Record:
         return about | {"settings": self.settings.to_json()}, *self.entries
 
 
-def write_records(path: Path, records: list[Record]) -> None:
-    """One file: for each run a line about it, then its evaluations."""
-    write_lines(path, (line for record in records for line in record.lines()))
+def write_records(path: Path, records: list[Record], before: Sequence[Record] = ()) -> None:
+    """One file: for each run a line about it, then its evaluations.
+
+    What was there before, and is not among the records, stays.
+    """
+    others = [record for record in before if like(record.settings, records) is None]
+    write_lines(path, (line for record in records + others for line in record.lines()))
 
 
 def read_records(path: Path) -> list[Record]:
@@ -137,12 +135,11 @@ def run_race(
             path = folder / "runs" / f"{_file_name(name)}-{seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
-        # What was made before stays, such as more seeds than are asked for now.
-        write_records(file, records + [r for r in kept if like(r.settings, records) is None])
+        write_records(file, records, kept)  # more seeds than are asked for now, perhaps
     return records
 
 
-def like(settings: Settings, records: list[Record]) -> Record | None:
+def like(settings: Settings, records: Sequence[Record]) -> Record | None:
     """The run with these settings, if it is there."""
     return next((record for record in records if record.settings == settings), None)
 

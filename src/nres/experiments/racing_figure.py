@@ -70,21 +70,23 @@ def _longer(
     start = lower_median([run.least(0.01) for run in reference])
     levels = np.geomspace(start, best, LEVELS) if best > 0 else np.linspace(start, best, LEVELS)
     for name, entrant in race.entrants.items():
+        if entrant.asymptote:
+            continue
         at = [Standings(standings.runs, float(level), race.axis).ratio(name) for level in levels]
         # Zero is a level that a method starts below.
         ratios = np.array([ratio if 0 < ratio < math.inf else math.nan for ratio in at])
-        if not entrant.asymptote and np.isfinite(ratios).any():
+        if np.isfinite(ratios).any():
             panel.set_yscale("log")
             panel.plot(levels * race.scale, ratios, **styles[name])
-    said: dict[float, list[str]] = {}
+    said: dict[float, str] = {}  # of several at the same height, the first is named
     for claim in race.claims:
         if isinstance(claim, Slower) and claim.paper > 1:
-            said.setdefault(claim.paper, []).append(claim.name)
-    for paper, names in said.items():
-        colour = styles[names[0]]["color"]
+            said.setdefault(claim.paper, claim.name)
+    for paper, name in said.items():
+        colour = styles[name]["color"]
         panel.axhline(paper, color=colour, lw=0.9, ls=":")
         panel.annotate(
-            f"paper: {names[0]} {paper:g}×",
+            f"paper: {name} {paper:g}×",
             (0.01, paper),
             (0, 3),
             xycoords=("axes fraction", "data"),

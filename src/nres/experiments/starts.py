@@ -14,6 +14,7 @@ from nres.files import save_drawing
 from nres.runs import resolve
 
 STARTS = 15
+THRESHOLD = HALFCHEETAH_SOLVED * RACES["halfcheetah"].scale
 
 
 def _make(work: Work) -> Findings:
@@ -37,10 +38,10 @@ def _make(work: Work) -> Findings:
             run = work.finished(work.folder / "runs" / str(start), wanted)
             found = Record.of(f"start {start}", run)
         records[start] = found
-        made = list(records.values())
-        write_records(file, made + [r for r in there if like(r.settings, made) is None])
-    solved = _draw({start: record.entries for start, record in records.items()}, work)
-    returns = {start: _returns(record.entries)[-1] for start, record in records.items()}
+        write_records(file, list(records.values()), there)
+    _draw(records, work)
+    returns = {start: _returns(record)[-1] for start, record in records.items()}
+    solved = sum(bool((_returns(record) >= THRESHOLD).any()) for record in records.values())
     still = sum(abs(value) < 10 for value in returns.values())
     check = Check(
         "starts from which HalfCheetah is solved in 3 million steps",
@@ -55,33 +56,28 @@ def _make(work: Work) -> Findings:
     )
 
 
-def _returns(entries: tuple[dict[str, Any], ...]) -> np.ndarray:
-    return RACES["halfcheetah"].scale * np.array([entry["value"] for entry in entries], float)
+def _returns(record: Record) -> np.ndarray:
+    return record.evaluations.values * RACES["halfcheetah"].scale
 
 
-def _draw(starts: dict[int, tuple[dict[str, Any], ...]], work: Work) -> int:
+def _draw(records: dict[int, Record], work: Work) -> None:
     figure = Figure(figsize=(7.6, 4.4), layout="constrained")
     panel = figure.subplots()
-    threshold = HALFCHEETAH_SOLVED * RACES["halfcheetah"].scale
-    solved = 0
-    for start, entries in starts.items():
+    for start, record in records.items():
         chosen = start == HALFCHEETAH_START
-        returns = _returns(entries)
-        solved += bool((returns >= threshold).any())
         panel.plot(
-            [entry["total_steps"] for entry in entries],
-            returns,
+            record.evaluations.at["total_steps"],
+            _returns(record),
             color=COLOURS["NRES"] if chosen else "#888888",
             lw=2 if chosen else 1,
             zorder=3 if chosen else 2,
             label=f"start {start}" if chosen else "other starts" if start == 0 else None,
         )
-    panel.axhline(threshold, color="black", lw=0.8, ls=":", label="solved")
+    panel.axhline(THRESHOLD, color="black", lw=0.8, ls=":", label="solved")
     panel.set(xlabel="total unroll steps", ylabel="return", title="NRES on HalfCheetah")
     panel.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
     save_drawing(figure, work.drawing)
-    return solved
 
 
 STARTS_EXHIBIT = Exhibit(

@@ -157,7 +157,8 @@ def _keeper(
     def keep(update: int, rows: list[dict[str, Any]]) -> None:
         nonlocal last
         now = time.monotonic()
-        about["seconds"] += now - last
+        if about["seconds"] is not None:  # else it is not known of what was measured before
+            about["seconds"] += now - last
         last = now
         about["checkpoints"].append({"update": update, "rows": rows})
         write_json(file, about)

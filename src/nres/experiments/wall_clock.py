@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work, devices
+from nres.experiments.exhibits import Exhibit, Findings, Work, devices, place
 from nres.experiments.racing import Record, read_records
 from nres.figures import COLOURS
 from nres.files import save_drawing
@@ -46,7 +46,7 @@ def _make(work: Work) -> Findings:
                 f"`nres reproduce {task.race}` makes them."
             )
         mine = [record for record in records if record.entrant in task.methods]
-        found[task.label] = (_seconds(mine, task.methods), _place(mine[0]))
+        found[task.label] = (_seconds(mine, task.methods), place(mine[0].device))
         used += mine
     _draw(found, work)
     checks = tuple(
@@ -69,14 +69,6 @@ def _seconds(records: list[Record], methods: tuple[str, ...]) -> float:
         ends = [r.entries[-1]["seconds"] for r in records if r.entrant == method]
         total += float(np.mean(ends))
     return total
-
-
-def _place(record: Record) -> str:
-    """What a run was made on."""
-    if record.device["backend"] != "cpu":
-        return str(record.device["kind"])
-    count = record.device.get("processors")
-    return "processors" if count is None else f"{count} processors"
 
 
 def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:

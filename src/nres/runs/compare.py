@@ -29,9 +29,7 @@ class Evaluations:
     @classmethod
     def of(cls, run: Run) -> "Evaluations":
         """Those of a run: of what its system reports, the first."""
-        entries = read_lines(run.metrics_file)
-        name = _headline(run, entries)
-        return cls.read([entry | {"value": entry[name]} for entry in entries if name in entry])
+        return cls.read(evaluated(run))
 
     @classmethod
     def read(cls, entries: Sequence[Mapping[str, Any]]) -> "Evaluations":
@@ -65,6 +63,17 @@ class Curve:
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+
+def evaluated(run: Run) -> list[dict[str, Any]]:
+    """The evaluations of a run: where on each of `AXES`, and the `value` that is compared."""
+    entries = read_lines(run.metrics_file)
+    name = _headline(run, entries)
+    return [
+        {axis: entry[axis] for axis in AXES} | {"value": entry[name]}
+        for entry in entries
+        if name in entry
+    ]
 
 
 def headline(run: Run) -> str:

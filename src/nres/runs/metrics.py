@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nres.files import replacing
+from nres.files import write_lines
 from nres.history import COLUMNS
 from nres.train import Progress
 
@@ -149,6 +149,4 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
 
 def cut_metrics(path: Path, update: int) -> None:
     """Forget what lies after an update: it will be made again."""
-    entries = [entry for entry in read_lines(path) if entry["update"] <= update]
-    with replacing(path) as partial:
-        partial.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    write_lines(path, [entry for entry in read_lines(path) if entry["update"] <= update])
