@@ -21,12 +21,13 @@ from nres.cli import app
 from nres.data import Images
 from nres.experiments.learned_optimizer import gradient_norm
 from nres.systems import learned_optimizer as lo
-from nres.systems.learned_optimizer import dense, kernel, tasks
+from nres.systems.learned_optimizer import convolutional, dense, kernel, tasks
 from nres.systems.learned_optimizer.export import OptimizerFileError
 from nres.systems.learned_optimizer.losses import mean_loss
 from nres.systems.learned_optimizer.system import _losses
 
 KEY = jax.random.key(0)
+BLOCKS = convolutional.plain_block, convolutional.fused_block
 
 
 def blobs(count=60):
@@ -233,6 +234,39 @@ def test_the_kernels_of_the_model_are_plain_jax():
     jax.tree.map(close, fused, plain)
 
 
+def test_the_kernels_of_convolutions_are_plain_jax():
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    # Patches that are a chunk or several, and patches with a rest; lanes with weights of their own.
+    for inputs, channels in ((32, 20), (3, 32)):
+        shapes = (2, 5, 4, 4, inputs), (2, 3, 3, inputs, channels), (2, channels)
+        given = [
+            jax.random.normal(k, s) for k, s in zip(jax.random.split(KEY, 3), shapes, strict=True)
+        ]
+        weights = jax.random.normal(KEY, (2, 5, 2, 2, channels))
+
+        def both(block, given=given, weights=weights):
+            value, pull = jax.vjp(jax.vmap(block), *given)
+            return value, pull(weights)
+
+        plain, fused = (jax.jit(both, static_argnums=0)(block) for block in BLOCKS)
+        jax.tree.map(close, fused, plain)
+
+
+def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
+    params = convolutional.init_convolutional(1, 2, KEY)
+    images = jax.random.randint(KEY, (2, 32, 32, 3), 0, 256).astype(jnp.uint8)
+    batch = images, jnp.asarray([4, 9], jnp.uint8)
+    assert convolutional.fusable(params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    at = functools.partial(jax.jvp, primals=(params,), tangents=(params,))
+    for name in ("loss", "gradient"):
+        plain, fused = (getattr(convolutional, f"{kind}_{name}") for kind in ("plain", "fused"))
+        if name == "loss":
+            plain, fused = (functools.partial(f, "capped") for f in (plain, fused))
+        plain, fused = (jax.jit(lambda f=f: at(lambda p: f(p, batch)))() for f in (plain, fused))
+        jax.tree.map(close, fused, plain)
+
+
 def test_losses():
     logits = jnp.asarray([[2.0, 0.0, 0.0], [0.0, 50.0, 0.0], [0.0, 1.0, 3.0]])
     batch = (jnp.zeros((3, 1), jnp.uint8), jnp.asarray([0, 0, 2], jnp.uint8))
@@ -313,7 +347,8 @@ def test_the_convolutional_model_by_hand(monkeypatch):
             convolved[i, j] = np.einsum("abc,abcd->d", padded[i : i + 3, j : j + 3], weight)
     convolved += np.asarray(params[0]["bias"])
     pooled = np.maximum(convolved, 0).reshape(16, 2, 16, 2, 2).mean(axis=(1, 3))
-    logits = tasks._apply_convolutional(params, jnp.asarray(pixels[None], jnp.float32))
+    pixels = jnp.asarray(pixels[None], jnp.float32)
+    logits = convolutional.apply_convolutional(convolutional.plain_block, params, pixels)
     want = pooled.reshape(-1) @ np.asarray(params[1]["weight"]) + params[1]["bias"]
     np.testing.assert_allclose(logits[0], want, rtol=1e-4, atol=1e-5)
 

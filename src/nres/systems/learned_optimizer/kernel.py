@@ -157,7 +157,7 @@ def fused_step(
         for first in range(0, size, block * loops)
     ]
     change = call(
-        functools.partial(_network_kernel, network=network, block=block, precision=_precision()),
+        functools.partial(_network_kernel, network=network, block=block, precision=precision()),
         grid=(len(programs),),
         out_shape=jax.ShapeDtypeStruct(grad.shape, grad.dtype),
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
@@ -177,7 +177,7 @@ MEASURED, MEASURE_WARPS = 512, 4
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
-def _precision() -> Any:
+def precision() -> Any:
     """As exact as JAX is told to multiply matrices: with short floats unless told otherwise."""
     if jax.default_backend() == "cpu":
         return None

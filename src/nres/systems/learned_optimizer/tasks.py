@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.data import Images, cifar10, fashion_mnist
-from nres.systems.learned_optimizer.dense import (
-    dense_gradient,
-    dense_loss,
-    init_dense,
-    initial_weight,
+from nres.systems.learned_optimizer.convolutional import (
+    convolutional_gradient,
+    convolutional_loss,
+    init_convolutional,
 )
+from nres.systems.learned_optimizer.dense import dense_gradient, dense_loss, init_dense
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
@@ -191,42 +191,10 @@ def cifar10_task(
     if not 1 <= blocks <= 5:
         raise ValueError(f"blocks must be from 1 to 5, got {blocks}: each halves the 32 pixels.")
     data = cifar10(data_dir=data_dir)
-    init = functools.partial(_init_convolutional, blocks, channels)
-    return classification(
-        init, _apply_convolutional, data, batch=batch, judge=judge, judged_on=judged_on
+    init = functools.partial(init_convolutional, blocks, channels)
+    return _classification(
+        init, convolutional_loss, convolutional_gradient, data, batch, judge, judged_on
     )
-
-
-def _init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> list[dict[str, Array]]:
-    *keys, last = jax.random.split(key, blocks + 1)
-    params, inputs = [], 3
-    for k in keys:
-        weight = initial_weight(k, (3, 3, inputs, channels), 9 * inputs)
-        params.append({"weight": weight, "bias": jnp.zeros(channels)})
-        inputs = channels
-    inputs = channels * (32 // 2**blocks) ** 2
-    params.append({"weight": initial_weight(last, (inputs, 10), inputs), "bias": jnp.zeros(10)})
-    return params
-
-
-def _apply_convolutional(params, pixels):
-    x = pixels
-    for layer in params[:-1]:
-        x = jnp.maximum(_convolve(x, layer["weight"]) + layer["bias"][None, None, None], 0)
-        n, height, width, channels = x.shape
-        x = x.reshape(n, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
-    return x.reshape(x.shape[0], -1) @ params[-1]["weight"] + params[-1]["bias"][None]
-
-
-def _convolve(x, weight):
-    """A 3 x 3 convolution, as one matrix product.
-
-    Every lane has its own weights, and a batch of convolutions is what XLA is slowest at.
-    """
-    _, height, width, _ = x.shape
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-    return jnp.concatenate(shifted, axis=-1) @ weight.reshape(-1, weight.shape[-1])
 
 
 def index_table(
