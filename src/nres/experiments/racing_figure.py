@@ -68,6 +68,8 @@ def _longer(
     reference = standings.runs[REFERENCE]
     best = max(run.least() for run in reference)
     start = lower_median([run.least(0.01) for run in reference])
+    if race.top is not None:
+        start = min(start, race.top)
     levels = np.geomspace(start, best, LEVELS) if best > 0 else np.linspace(start, best, LEVELS)
     for name, entrant in race.entrants.items():
         if entrant.asymptote:

@@ -46,14 +46,16 @@ def _make(work: Work) -> Findings:
                 f"`nres reproduce {task.race}` makes them."
             )
         mine = [record for record in records if record.entrant in task.methods]
-        found[task.label] = (_seconds(mine, task.methods), place(mine[0].device))
+        places = " or ".join(sorted({place(record.device) for record in mine}))
+        places = places.replace(" processors or", " or")
+        found[task.label] = (_seconds(mine, task.methods), places)
         used += mine
     _draw(found, work)
     checks = tuple(
         Check(
             task.label,
             f"< {task.paper:,.0f} s ({task.on})",
-            f"{found[task.label][0]:,.3g} s ({found[task.label][1]})",
+            f"{_said(found[task.label][0])} ({found[task.label][1]})",
             "holds" if found[task.label][0] < task.paper else "fails",
         )
         for task in _TASKS
@@ -71,6 +73,10 @@ def _seconds(records: list[Record], methods: tuple[str, ...]) -> float:
     return total
 
 
+def _said(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
 def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panel = figure.subplots()
@@ -82,7 +88,7 @@ def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
         on = found[task.label][1]
         panel.annotate(f" {task.paper:,.0f} s, {task.on}", (task.paper, y + 0.2), va="center")
         panel.annotate(
-            f" {seconds:,.3g} s, {on}: {task.paper / seconds:,.3g}×",
+            f" {_said(seconds)}, {on}: {task.paper / seconds:,.3g}×",
             (seconds, y - 0.2),
             va="center",
         )

@@ -39,10 +39,14 @@ class Evaluations:
         return cls(at, np.array(values, float))
 
     def smoothed(self, over: int) -> "Evaluations":
-        """With a running median, which one lucky evaluation does not move."""
+        """With a running median, which one lucky evaluation does not move.
+
+        The first evaluation is that of the start: it stays, and is no part of what follows.
+        """
+        start, *later = self.values
         half = over // 2
-        windows = (self.values[max(0, i - half) : i + half + 1] for i in range(len(self.values)))
-        return Evaluations(self.at, np.array([np.median(window) for window in windows]))
+        windows = (later[max(0, i - half) : i + half + 1] for i in range(len(later)))
+        return Evaluations(self.at, np.array([start, *map(np.median, windows)]))
 
     def least(self, share: float = 1.0) -> float:
         """The least value in the first part of the updates."""
