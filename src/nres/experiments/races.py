@@ -99,6 +99,7 @@ _LOPT: dict[str, Any] = {
     # Just above ln 10, which is guessing.
     "top": 2.5,
 }
+_ONE_START = "All runs begin at one start."
 _LOPT_UPDATES = 240_000
 _LOPT_ONLINE = {"NRES": _LOPT_UPDATES, "PES": _LOPT_UPDATES}
 _LOPT_ES = _LOPT_ONLINE | {"TES": _LOPT_UPDATES, "FullES": 1200}
@@ -203,7 +204,7 @@ RACES: Mapping[str, Race] = MappingProxyType(
             "long as NRES.",
             entrants=_entrants({"NRES": 120_000, "PES": 120_000, "FullES": 600}),
             claims=(Slower("PES", 3.8), Slower("FullES", 9.7)),
-            **_LOPT | {"options": {"width": 128}},
+            **_LOPT | {"options": {"width": 128}, "start": _ONE_START},
         ),
         "lopt-long": Race(
             figure="app_fig:lopt_es_large_d_long_T",
@@ -218,7 +219,13 @@ RACES: Mapping[str, Race] = MappingProxyType(
             "1e-4 and 3e-5 for NRES and PES, of 3e-2, 1e-2 and 3e-3 for FullES. In a tenth of its "
             "updates, in which the level is looked for elsewhere, NRES has seen two episodes and "
             "only begins to learn: here it is a fifth.",
-            **_LOPT | {"options": {"horizon": 10_000}, "evaluations": 60, "early": 0.2},
+            **_LOPT
+            | {
+                "options": {"horizon": 10_000},
+                "start": _ONE_START,
+                "evaluations": 60,
+                "early": 0.2,
+            },
         ),
         "lopt-cifar": Race(
             figure="app_fig:lopt_es_comparison_cifar",
