@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Key, UInt8
 
 from nres.systems.learned_optimizer.dense import initial_weight
-from nres.systems.learned_optimizer.kernel import on_nvidia, precision
+from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia, precision
 from nres.systems.learned_optimizer.losses import mean_loss
 
 Layers = list[dict[str, Array]]
@@ -74,29 +74,17 @@ def fusable(params: Layers) -> bool:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@derivatives_of(plain_loss, static=1)
 def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """`convolutional_loss` with kernels; derivatives are those of `plain_loss`."""
     return mean_loss(functools.partial(apply_convolutional, fused_block), what, params, batch)
 
 
-@fused_loss.defjvp
-def _fused_loss_jvp(what, primals, tangents):
-    params, batch = primals
-    return jax.jvp(lambda p: plain_loss(what, p, batch), (params,), (tangents[0],))
-
-
-@jax.custom_jvp
+@derivatives_of(plain_gradient)
 def fused_gradient(params: Layers, batch: Batch) -> Layers:
     """`convolutional_gradient` with kernels; derivatives are those of `plain_gradient`."""
     apply = functools.partial(apply_convolutional, fused_block)
     return jax.grad(functools.partial(mean_loss, apply, "cross-entropy"))(params, batch)
-
-
-@fused_gradient.defjvp
-def _fused_gradient_jvp(primals, tangents):
-    params, batch = primals
-    return jax.jvp(lambda p: plain_gradient(p, batch), (params,), (tangents[0],))
 
 
 def apply_convolutional(block, params: Layers, pixels: Float[Array, "batch height width 3"]):

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Key, UInt8
 
-from nres.systems.learned_optimizer.kernel import on_nvidia
+from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia
 from nres.systems.learned_optimizer.losses import cap, mean_loss
 
 WARPS = 8
@@ -84,31 +84,19 @@ def fusable(params: Dense, batch: Batch) -> bool:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+@derivatives_of(plain_loss, static=1)
 def fused_loss(what: str, params: Dense, batch: Batch) -> Float[Array, ""]:
     """`dense_loss` as one kernel; derivatives are those of `plain_loss`."""
     shapes = jax.ShapeDtypeStruct((1,), jnp.float32)
     return _call(functools.partial(_loss_kernel, what=what), params, batch, [shapes])[0][0]
 
 
-@fused_loss.defjvp
-def _fused_loss_jvp(what, primals, tangents):
-    params, batch = primals
-    return jax.jvp(lambda p: plain_loss(what, p, batch), (params,), (tangents[0],))
-
-
-@jax.custom_jvp
+@derivatives_of(plain_gradient)
 def fused_gradient(params: Dense, batch: Batch) -> Dense:
     """`dense_gradient` as one kernel; derivatives are those of `plain_gradient`."""
     leaves, structure = jax.tree.flatten(params)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     return jax.tree.unflatten(structure, _call(_gradient_kernel, params, batch, shapes))
-
-
-@fused_gradient.defjvp
-def _fused_gradient_jvp(primals, tangents):
-    params, batch = primals
-    return jax.jvp(lambda p: plain_gradient(p, batch), (params,), (tangents[0],))
 
 
 def _call(kernel, params, batch, shapes):

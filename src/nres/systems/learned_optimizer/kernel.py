@@ -5,7 +5,7 @@ kernels for GPUs that keep what lies between the layers out of memory.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
+
+from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia, precision
 
 DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 MEANS = len(DECAYS)
@@ -89,11 +91,6 @@ def network_step(
     return plain_step(network, tensors, theta, inputs)
 
 
-def on_nvidia() -> bool:
-    """Whether computations run where the kernels do."""
-    return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
-
-
 def plain_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
 ) -> Result:
@@ -128,7 +125,7 @@ def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+@derivatives_of(plain_step, static=2)
 def fused_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
 ) -> Result:
@@ -166,25 +163,10 @@ def fused_step(
     return change, means
 
 
-@fused_step.defjvp
-def _fused_jvp(network, tensors, primals, tangents):
-    return jax.jvp(functools.partial(plain_step, network, tensors), primals, tangents)
-
-
 # Parameters that a program of the first kernel looks at a time, and its warps.
 MEASURED, MEASURE_WARPS = 512, 4
 # The same for the second, and how often it does so: for narrow networks, and for wide ones.
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
-
-
-def precision() -> Any:
-    """As exact as JAX is told to multiply matrices: with short floats unless told otherwise."""
-    if jax.default_backend() == "cpu":
-        return None
-    chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if chosen in (None, "default", "tensorfloat32", "bfloat16"):
-        return jax.lax.DotAlgorithmPreset.TF32_TF32_F32
-    return jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
 def _measure_kernel(table, grad, param, old, new, scales):
