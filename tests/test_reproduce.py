@@ -282,3 +282,7 @@ def test_smoothing_ignores_what_happens_once():
     values = np.array([9.0, 9, 1, 9, math.inf, 9, 3, 3, 3])
     at = dict.fromkeys(("update", "sequential_steps", "total_steps", "seconds"), np.arange(9.0))
     assert runs.Evaluations(at, values).smoothed(3).first(3.0, "update") == 6
+    # Nor at the ends; and where a run starts from is no part of what it learns.
+    for once in ([0.0, *[9] * 8], [9, 0, *[9] * 7], [*[9] * 8, 0]):
+        found = runs.Evaluations(at, np.array(once, float)).smoothed(3).values
+        np.testing.assert_array_equal(found, [once[0], *[9] * 8])

@@ -46,7 +46,7 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
     if race.top is not None:
         least = min(run.least() for runs in standings.runs.values() for run in runs)
         left.set_ylim(0.95 * least * race.scale, race.top)
-    seeds = len(race.seeds)
+    seeds = max(map(len, standings.runs.values()))
     left.set_title(
         f"running median of {race.smooth}" * (race.smooth > 1)
         + ", " * (race.smooth > 1 and seeds > 1)
@@ -75,8 +75,7 @@ def _longer(
         if entrant.asymptote:
             continue
         at = [Standings(standings.runs, float(level), race.axis).ratio(name) for level in levels]
-        # Zero is a level that a method starts below.
-        ratios = np.array([ratio if 0 < ratio < math.inf else math.nan for ratio in at])
+        ratios = np.array([ratio if ratio < math.inf else math.nan for ratio in at])
         if np.isfinite(ratios).any():
             panel.set_yscale("log")
             panel.plot(levels * race.scale, ratios, **styles[name])

@@ -43,10 +43,11 @@ class Evaluations:
 
         The first evaluation is that of the start: it stays, and is no part of what follows.
         """
-        start, *later = self.values
-        half = over // 2
-        windows = (later[max(0, i - half) : i + half + 1] for i in range(len(later)))
-        return Evaluations(self.at, np.array([start, *map(np.median, windows)]))
+        later = self.values[1:]
+        last = max(0, len(later) - over)
+        firsts = (min(max(0, i - over // 2), last) for i in range(len(later)))
+        medians = [np.median(later[first : first + over]) for first in firsts]
+        return Evaluations(self.at, np.array([*self.values[:1], *medians]))
 
     def least(self, share: float = 1.0) -> float:
         """The least value in the first part of the updates."""

@@ -13,14 +13,20 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-from jaxtyping import Array, Float, Key, UInt8
+from jaxtyping import Array, Float, Key
 
 from nres.systems.learned_optimizer.dense import initial_weight
-from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia, precision
+from nres.systems.learned_optimizer.fusing import (
+    Batch,
+    Layers,
+    derivatives_of,
+    interpreted,
+    on_nvidia,
+    padded_size,
+    precision,
+    relu,
+)
 from nres.systems.learned_optimizer.losses import mean_loss
-
-Layers = list[dict[str, Array]]
-Batch = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
 
 # Pixels of a result that a program works on, and its warps.
 PIXELS, WARPS = 64, 4
@@ -28,6 +34,9 @@ PIXELS, WARPS = 64, 4
 ADDED, TIMES, ADDING_WARPS = 32, 4, 1
 # Of a patch, how much is multiplied at a time.
 CHUNK = 32
+# What is kept of a number that goes into a ReLU. A byte would do, but where an array of bytes has
+# more than 2^31 of them, kernels count its places in too few bits.
+SIGN = jnp.int16
 
 
 def init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> Layers:
@@ -101,7 +110,7 @@ def plain_block(x, weight, bias):
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
     x = jnp.concatenate(shifted, axis=-1) @ weight.reshape(-1, weight.shape[-1])
-    x = jnp.maximum(x + bias[None, None, None], 0)
+    x = jax.nn.relu(x + bias[None, None, None])
     return x.reshape(n, height // 2, 2, width // 2, 2, -1).mean(axis=(2, 4))
 
 
@@ -119,7 +128,7 @@ def _forward(x, weight, bias):
         (pl.cdiv(n * height * width // 4, PIXELS),),
         x.shape,
         channels,
-        [(n * height * width // 4 * channels, x.dtype), (n * height * width * channels, jnp.int8)],
+        [(n * height * width // 4 * channels, x.dtype), (n * height * width * channels, SIGN)],
     )(x.ravel(), weight.ravel(), bias)
     return result.reshape(n, height // 2, width // 2, channels), (x, weight, positive)
 
@@ -135,7 +144,7 @@ def _backward(saved, grad):
         (parts, chunks),
         x.shape,
         channels,
-        [(parts * weight.size, x.dtype), (parts * chunks * channels, x.dtype)],
+        [(parts * weight.size, x.dtype), (parts * channels, x.dtype)],
         warps=ADDING_WARPS,
     )(x.ravel(), grad.ravel(), positive)
     (of_x,) = _call(
@@ -146,7 +155,7 @@ def _backward(saved, grad):
         [(x.size, x.dtype)],
     )(grad.ravel(), positive, weight.ravel())
     of_weight = of_weight.reshape(parts, *weight.shape).sum(axis=0)
-    of_bias = of_bias.reshape(parts, chunks, channels)[:, 0].sum(axis=0)
+    of_bias = of_bias.reshape(parts, channels).sum(axis=0)
     return of_x.reshape(x.shape), of_weight, of_bias
 
 
@@ -170,7 +179,7 @@ def _call(
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct((size,), dtype) for size, dtype in results],
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
-        interpret=jax.default_backend() == "cpu",
+        interpret=interpreted(),
         name=kernel.__name__.strip("_"),
     )
 
@@ -193,9 +202,9 @@ def _block_kernel(x, weight, bias, result, positive, *, shape, channels, precisi
     mean = jnp.zeros((PIXELS, channel.size), jnp.float32)
     for (a, b), total in zip(corners, totals, strict=True):
         value = total + added
-        mean += jnp.maximum(value, 0) / 4
+        mean += relu(value) / 4
         pixel = (image * height + 2 * row + a) * width + 2 * column + b
-        _store(positive, pixel * channels + channel, (value > 0).astype(jnp.int8), inside)
+        _store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
     _store(result, at * channels + channel, mean, inside)
 
 
@@ -220,8 +229,7 @@ def _weight_kernel(x, grad, positive, of_weight, of_bias, *, shape, channels, pr
     k = chunk * CHUNK + _numbers(CHUNK)[None, :]
     at = (part * 9 * inputs + k) * channels + channel
     _store(of_weight, at, matrix, (k < 9 * inputs) & there)
-    at = (part * pl.num_programs(1) + chunk) * channels + channel
-    _store(of_bias, at, bias[:, None], there)
+    _store(of_bias, part * channels + channel, bias[:, None], there & (chunk == 0))
 
 
 def _input_kernel(grad, positive, weight, of_x, *, shape, channels, precision):
@@ -284,7 +292,7 @@ def _pixels(tile, size: int, height: int, width: int):
 
 def _channels(count: int):
     """Numbers up to a power of two, sixteen at least, and which of them are channels."""
-    numbers = _numbers(max(16, 1 << (count - 1).bit_length()))[None, :]
+    numbers = _numbers(padded_size(count))[None, :]
     return numbers, numbers < count
 
 
@@ -302,7 +310,7 @@ def _load(ref, at, mask):
 
 
 def _store(ref, at, value, mask):
-    if jax.default_backend() == "cpu":  # where it writes back what was at the places left out
+    if interpreted():  # where it writes back what was at the places left out
         at = jnp.where(mask, at, ref.size)
     triton.store(ref.at[at], value, mask=jnp.broadcast_to(mask, at.shape))
 

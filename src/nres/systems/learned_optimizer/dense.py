@@ -10,15 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-from jaxtyping import Array, Float, Key, UInt8
+from jaxtyping import Array, Float, Key
 
-from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia
+from nres.systems.learned_optimizer.fusing import (
+    Batch,
+    Layers,
+    derivatives_of,
+    interpreted,
+    on_nvidia,
+    padded_size,
+)
 from nres.systems.learned_optimizer.losses import cap, mean_loss
 
 WARPS = 8
-
-Dense = list[dict[str, Array]]
-Batch = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
 
 
 def initial_weight(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Array:
@@ -26,7 +30,7 @@ def initial_weight(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> 
     return jax.random.truncated_normal(key, -2, 2, shape) / inputs**0.5
 
 
-def init_dense(sizes: tuple[int, ...], key: Key[Array, ""]) -> Dense:
+def init_dense(sizes: tuple[int, ...], key: Key[Array, ""]) -> Layers:
     """Parameters to start from; biases are zero."""
     keys = jax.random.split(key, len(sizes) - 1)
     return [
@@ -38,7 +42,7 @@ def init_dense(sizes: tuple[int, ...], key: Key[Array, ""]) -> Dense:
     ]
 
 
-def apply_dense(params: Dense, pixels: Float[Array, "batch ..."]) -> Float[Array, "batch classes"]:
+def apply_dense(params: Layers, pixels: Float[Array, "batch ..."]) -> Float[Array, "batch classes"]:
     """Logits; GeLU between the layers."""
     x = pixels.reshape(pixels.shape[0], -1)
     for i, layer in enumerate(params):
@@ -48,31 +52,31 @@ def apply_dense(params: Dense, pixels: Float[Array, "batch ..."]) -> Float[Array
     return x
 
 
-def dense_loss(what: str, params: Dense, batch: Batch) -> Float[Array, ""]:
+def dense_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """The mean loss on a batch, one of `losses.LOSSES`."""
     if what != "accuracy" and on_nvidia() and fusable(params, batch):
         return fused_loss(what, params, batch)
     return plain_loss(what, params, batch)
 
 
-def dense_gradient(params: Dense, batch: Batch) -> Dense:
+def dense_gradient(params: Layers, batch: Batch) -> Layers:
     """The gradient of the mean cross-entropy."""
     if on_nvidia() and fusable(params, batch):
         return fused_gradient(params, batch)
     return plain_gradient(params, batch)
 
 
-def plain_loss(what: str, params: Dense, batch: Batch) -> Float[Array, ""]:
+def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """`dense_loss` in plain JAX: the reference."""
     return mean_loss(apply_dense, what, params, batch)
 
 
-def plain_gradient(params: Dense, batch: Batch) -> Dense:
+def plain_gradient(params: Layers, batch: Batch) -> Layers:
     """`dense_gradient` in plain JAX: the reference."""
     return jax.grad(functools.partial(plain_loss, "cross-entropy"))(params, batch)
 
 
-def fusable(params: Dense, batch: Batch) -> bool:
+def fusable(params: Layers, batch: Batch) -> bool:
     """Whether one program can hold the model and the batch."""
     images = batch[0].shape[0]
     return (
@@ -85,14 +89,14 @@ def fusable(params: Dense, batch: Batch) -> bool:
 
 
 @derivatives_of(plain_loss, static=1)
-def fused_loss(what: str, params: Dense, batch: Batch) -> Float[Array, ""]:
+def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """`dense_loss` as one kernel; derivatives are those of `plain_loss`."""
     shapes = jax.ShapeDtypeStruct((1,), jnp.float32)
     return _call(functools.partial(_loss_kernel, what=what), params, batch, [shapes])[0][0]
 
 
 @derivatives_of(plain_gradient)
-def fused_gradient(params: Dense, batch: Batch) -> Dense:
+def fused_gradient(params: Layers, batch: Batch) -> Layers:
     """`dense_gradient` as one kernel; derivatives are those of `plain_gradient`."""
     leaves, structure = jax.tree.flatten(params)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
@@ -106,7 +110,7 @@ def _call(kernel, params, batch, shapes):
         functools.partial(kernel, structure=structure),
         out_shape=shapes,
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
-        interpret=jax.default_backend() == "cpu",
+        interpret=interpreted(),
         name=kernel.func.__name__ if isinstance(kernel, functools.partial) else kernel.__name__,
     )(images.reshape(images.shape[0], -1), labels.astype(jnp.int32), *leaves)
 
@@ -143,7 +147,7 @@ def _loss(images, labels, leaves, structure, what):
         chosen = jnp.sum(jnp.where(column == target[:, None], logits, 0.0), axis=1)
         losses = jnp.log(total) + largest - chosen
         if what == "capped":
-            losses = jnp.minimum(losses, cap(classes))
+            losses = jnp.where(losses > cap(classes), cap(classes), losses)
         return jnp.sum(losses) / pixels.shape[0]
 
     return loss, params
@@ -158,7 +162,7 @@ def _index(shape: tuple[int, ...]) -> tuple[tuple[Array, ...], Array]:
     """Indices up to powers of two, sixteen at least, and which of them are there."""
     index, masks = [], []
     for axis, size in enumerate(shape):
-        numbers = jnp.arange(max(16, 1 << (size - 1).bit_length()), dtype=jnp.int32)
+        numbers = jnp.arange(padded_size(size), dtype=jnp.int32)
         numbers = jnp.expand_dims(numbers, [i for i in range(len(shape)) if i != axis])
         index.append(numbers)
         masks.append(numbers < size)

@@ -2,9 +2,16 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import Array, UInt8
+
+Layers: TypeAlias = list[dict[str, Array]]
+"""A model: of each layer the weight and the bias."""
+Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
+"""Images in bytes, and their labels."""
 
 
 def on_nvidia() -> bool:
@@ -12,14 +19,29 @@ def on_nvidia() -> bool:
     return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
 
 
+def interpreted() -> bool:
+    """Whether kernels are only tried out, on a processor."""
+    return jax.default_backend() == "cpu"
+
+
 def precision() -> Any:
     """As exact as JAX is told to multiply matrices: with short floats unless told otherwise."""
-    if jax.default_backend() == "cpu":
+    if interpreted():
         return None
     chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     if chosen in (None, "default", "tensorfloat32", "bfloat16"):
         return jax.lax.DotAlgorithmPreset.TF32_TF32_F32
     return jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+
+
+def padded_size(size: int) -> int:
+    """What a kernel can work on: a power of two, and sixteen at least."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def relu(x: Array) -> Array:
+    """At least zero, and not a number what was none: the maximum of a GPU would hide it."""
+    return jnp.where(x < 0, 0.0, x)
 
 
 def derivatives_of(plain: Callable, static: int = 0) -> Callable[[Callable], Callable]:

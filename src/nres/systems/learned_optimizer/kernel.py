@@ -14,7 +14,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.fusing import derivatives_of, on_nvidia, precision
+from nres.systems.learned_optimizer.fusing import (
+    derivatives_of,
+    interpreted,
+    on_nvidia,
+    precision,
+    relu,
+)
 
 DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 MEANS = len(DECAYS)
@@ -135,7 +141,7 @@ def fused_step(
     the network. Derivatives are those of `plain_step`.
     """
     time, grad, param, means = inputs
-    call = functools.partial(pl.pallas_call, interpret=jax.default_backend() == "cpu")
+    call = functools.partial(pl.pallas_call, interpret=interpreted())
     starts = np.cumsum((0, *tensors[:-1]))
     means, scales = call(
         _measure_kernel,
@@ -243,9 +249,9 @@ def _network_kernel(
         x = jnp.dot(x, first, precision=precision) + bias[None, :]
         for ref, weight in zip((grad, param), alone, strict=True):
             x += load(ref.at[at])[:, None] * weight[None, :]
-        x = jnp.maximum(x, 0)
+        x = relu(x)
         for weight, added in layers:
-            x = jnp.maximum(jnp.dot(x, weight, precision=precision) + added[None, :], 0)
+            x = relu(jnp.dot(x, weight, precision=precision) + added[None, :])
         direction, magnitude = (
             jnp.sum(x * weight[None, :], axis=1) + theta[last[1] + i]
             for i, weight in enumerate(ends)
