@@ -79,7 +79,7 @@ def plain_gradient(params: Layers, batch: Batch) -> Layers:
 def fusable(params: Layers) -> bool:
     """Whether the kernels can do it: single precision, and not too many channels at a time."""
     return all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)) and all(
-        layer["weight"].shape[-1] <= 128 for layer in params
+        layer["weight"].shape[-1] <= 64 for layer in params
     )
 
 
