@@ -117,20 +117,27 @@ def plain_block(x, weight, bias):
 @jax.custom_vjp
 def fused_block(x, weight, bias):
     """`plain_block` with kernels: three, which are the block and its derivatives."""
-    return _forward(x, weight, bias)[0]
+    return _block(x, weight, bias, signs=False)[0]
 
 
-def _forward(x, weight, bias):
+def _block(x, weight, bias, *, signs: bool):
+    """The block, and where that is wanted, which numbers its ReLU lets through."""
     n, height, width, _ = x.shape
     channels = weight.shape[-1]
-    result, positive = _call(
+    size = n * height * width * channels
+    result, *positive = _call(
         _block_kernel,
         (pl.cdiv(n * height * width // 4, PIXELS),),
         x.shape,
         channels,
-        [(n * height * width // 4 * channels, x.dtype), (n * height * width * channels, SIGN)],
+        [(size // 4, x.dtype)] + [(size, SIGN)] * signs,
     )(x.ravel(), weight.ravel(), bias)
-    return result.reshape(n, height // 2, width // 2, channels), (x, weight, positive)
+    return result.reshape(n, height // 2, width // 2, channels), *positive
+
+
+def _forward(x, weight, bias):
+    result, positive = _block(x, weight, bias, signs=True)
+    return result, (x, weight, positive)
 
 
 def _backward(saved, grad):
@@ -184,7 +191,7 @@ def _call(
     )
 
 
-def _block_kernel(x, weight, bias, result, positive, *, shape, channels, precision):
+def _block_kernel(x, weight, bias, result, *signs, shape, channels, precision):
     """One program for some pixels of the result, each of which is the mean of four."""
     images, height, width, inputs = shape
     at, (image, row, column) = _pixels(pl.program_id(0), PIXELS, height // 2, width // 2)
@@ -204,7 +211,8 @@ def _block_kernel(x, weight, bias, result, positive, *, shape, channels, precisi
         value = total + added
         mean += relu(value) / 4
         pixel = (image * height + 2 * row + a) * width + 2 * column + b
-        _store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
+        for positive in signs:
+            _store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
     _store(result, at * channels + channel, mean, inside)
 
 
