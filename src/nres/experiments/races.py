@@ -308,7 +308,8 @@ RACES: Mapping[str, Race] = MappingProxyType(
             remark="The paper says neither where this policy starts nor its rates. With the linear "
             "policy's initial variance of 0.03, and with 0.1, it does not move; with 0.3 it does. "
             "With the linear policy's rates NRES gets to 2,600 in 15 million steps from the best "
-            "of ten starts: so all rates are about three times as large, within the paper's grid.",
+            "of ten starts: so all rates are about three times as large, within the paper's grid. "
+            "FullES gets there too, later also in total steps; NRES becomes unsteady at the end.",
             **_HALFCHEETAH
             | {
                 "options": {"policy": "mlp:30", "variance": 0.3},
