@@ -281,6 +281,7 @@ def test_from_the_command_line(cluster, pool, tmp_path):
     assert mine.metrics["total_steps"].tolist() == theirs.metrics["total_steps"].tolist()
 
 
+@pytest.mark.scripts
 def test_code_of_the_documentation(cluster, pool, closing):
     text = (TESTS.parent / "docs" / "scaling.md").read_text()
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "RayPool" in c]
@@ -290,6 +291,7 @@ def test_code_of_the_documentation(cluster, pool, closing):
     assert names["estimator"].horizon == 1000
 
 
+@pytest.mark.scripts
 def test_the_benchmark(cluster, pool):
     (row,), drawn = actors.overhead(quick=True), actors.drawing(quick=True)
     assert 0 < row["send"] < row["whole"]

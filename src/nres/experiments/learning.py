@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def _landscape(work: Work) -> Findings:
     file = work.folder / "measured.json"
     found: dict[str, Any] = {"distance": distances.tolist(), "horizon": list(horizons)}
     found |= {"theta": marks, "loss": {}, "gradient_norm": {}}
-    found |= {"device": device(), "versions": versions()}
+    found |= {"seconds": 0.0, "device": device(), "versions": versions()}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         if all(before.get(name) == found[name] for name in ("distance", "horizon", "theta")):
@@ -54,11 +55,13 @@ def _landscape(work: Work) -> Findings:
             if name in found["loss"]:
                 continue
             work.say(f"the loss {name}")
+            began = time.perf_counter()
             along_line = learned_optimizer.landscape(system, theta, direction, distances)
             found["loss"][name] = along_line.tolist()
             found["gradient_norm"][name] = [
                 learned_optimizer.gradient_norm(other, theta) for other in shorter
             ]
+            found["seconds"] += time.perf_counter() - began
             write_json(file, found)
     losses = {name: np.array(values, float) for name, values in found["loss"].items()}
     norms = found["gradient_norm"]
@@ -74,7 +77,7 @@ def _landscape(work: Work) -> Findings:
         for name, count in minima.items()
     )
     where = {"device": found["device"], "versions": found["versions"]}
-    return Findings(checks, {"local_minima": minima}, None, **where)
+    return Findings(checks, {"local_minima": minima}, found["seconds"], **where)
 
 
 def _mark(theta: Any) -> str:
