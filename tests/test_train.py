@@ -165,7 +165,11 @@ def test_an_interrupt_returns_what_was_done(pool):
     assert run(make(pool()), updates=1, callback=interrupt).interrupted
 
 
-def test_a_second_interrupt_is_not_held_back():
+def test_a_second_interrupt_is_not_held_back(request):
+    # What was started in the background of a shell ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
     def interrupt_twice(progress):
         first = signal.getsignal(signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
