@@ -68,7 +68,7 @@ def convolutional_gradient(params: Layers, batch: Batch) -> Layers:
 
 def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """`convolutional_loss` in plain JAX: the reference."""
-    return mean_loss(functools.partial(apply_convolutional, plain_block), what, params, batch)
+    return _loss(plain_block, what, params, batch)
 
 
 def plain_gradient(params: Layers, batch: Batch) -> Layers:
@@ -86,14 +86,17 @@ def fusable(params: Layers) -> bool:
 @derivatives_of(plain_loss, static=1)
 def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """`convolutional_loss` with kernels; derivatives are those of `plain_loss`."""
-    return mean_loss(functools.partial(apply_convolutional, fused_block), what, params, batch)
+    return _loss(fused_block, what, params, batch)
 
 
 @derivatives_of(plain_gradient)
 def fused_gradient(params: Layers, batch: Batch) -> Layers:
     """`convolutional_gradient` with kernels; derivatives are those of `plain_gradient`."""
-    apply = functools.partial(apply_convolutional, fused_block)
-    return jax.grad(functools.partial(mean_loss, apply, "cross-entropy"))(params, batch)
+    return jax.grad(functools.partial(_loss, fused_block, "cross-entropy"))(params, batch)
+
+
+def _loss(block: Callable, what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+    return mean_loss(functools.partial(apply_convolutional, block), what, params, batch)
 
 
 def apply_convolutional(block, params: Layers, pixels: Float[Array, "batch height width 3"]):
