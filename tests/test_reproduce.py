@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from nres import runs
 from nres.cli import app
 from nres.experiments.claims import (
+    Attains,
     Better,
     Check,
     Never,
@@ -21,6 +23,7 @@ from nres.experiments.claims import (
     Standings,
     verdict,
 )
+from nres.experiments.exhibits import read_summaries
 from nres.experiments.paper import EXHIBITS
 from nres.experiments.races import RACES, Entrant
 from nres.experiments.racing import planned, read_records, run_race, standings
@@ -66,6 +69,8 @@ STANDINGS = Standings(
         (Reaches("NRES", 80), "80 (64 to 96)", "holds"),
         (Reaches("NRES", 39), "80 (64 to 96)", "weaker"),
         (Reaches("TES", 80), "never in 792", "fails"),
+        (Attains("NRES", -9.0), "-9.8", "holds"),
+        (Attains("NRES", -9.9), "-9.8", "fails"),
         (Better(("NRES",), ("PES", "TES")), "NRES -9.8, PES 5.05, TES 10", "holds"),
         (Better(("NRES", "TES"), ("PES",)), "NRES -9.8, TES 10, PES 5.05", "weaker"),
         (Better(("TES",), ("PES",)), "TES 10, PES 5.05", "fails"),
@@ -77,6 +82,12 @@ STANDINGS = Standings(
 def test_what_is_claimed(claim, ours, grade):
     check = claim.judge(STANDINGS)
     assert (check.ours, check.grade) == (ours, grade)
+
+
+def test_results_of_all_are_kept_with_the_source():
+    kept = read_summaries(Path(__file__).parents[1] / "results", EXHIBITS)
+    assert kept.keys() == EXHIBITS.keys()
+    assert not any(summary["quick"] for summary in kept.values())
 
 
 def test_nothing_holds_against_a_reference_that_never_arrives():

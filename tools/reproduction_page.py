@@ -41,12 +41,6 @@ def exhibits() -> str:
     return "\n".join([*parts, ""])
 
 
-def unfinished() -> str:
-    """Which are not there yet."""
-    missing = [name for name in EXHIBITS if name not in SUMMARIES]
-    return ", ".join(f"`{name}`" for name in missing) or "none"
-
-
 def batching() -> str:
     """How much more an H200 does with four times the workers."""
     rates = {
@@ -57,4 +51,4 @@ def batching() -> str:
     return f"{rates[400] / rates[100]:.1f}"
 
 
-PARTS = (reproduction, exhibits, unfinished, batching)
+PARTS = (reproduction, exhibits, batching)

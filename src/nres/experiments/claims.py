@@ -174,6 +174,19 @@ class Reaches:
 
 
 @dataclasses.dataclass(frozen=True)
+class Attains:
+    """A method gets down to a value."""
+
+    name: str
+    paper: float
+
+    def judge(self, standings: Standings) -> Check:
+        best = standings.best(self.name)
+        grade = "holds" if best <= self.paper else "fails"
+        return Check(f"{self.name} at best", f"{self.paper:.4g}", f"{best:.4g}", grade)
+
+
+@dataclasses.dataclass(frozen=True)
 class Better:
     """Every one of some methods gets to a lower value than every one of others."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nres.experiments.claims import Better, Claim, Never, Reaches, Slower, Sooner
+from nres.experiments.claims import Attains, Better, Claim, Never, Reaches, Slower, Sooner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +103,9 @@ _ONE_START = "All runs begin at one start."
 _LOPT_UPDATES = 240_000
 _LOPT_ONLINE = {"NRES": _LOPT_UPDATES, "PES": _LOPT_UPDATES}
 _LOPT_ES = _LOPT_ONLINE | {"TES": _LOPT_UPDATES, "FullES": 1200}
+
+# Every 10,000 sequential steps.
+_OFTEN = {"eval_every": 100, "log_every": 10}
 
 _RL: dict[str, Any] = {
     "tier": "cpu",
@@ -232,9 +235,20 @@ RACES: Mapping[str, Race] = MappingProxyType(
             figure="app_fig:lopt_es_comparison_cifar",
             claim="An optimizer for a convolutional network on CIFAR-10: PES and FullES take more "
             "than 2 and 5 times as many sequential steps as NRES to a loss of 1.55; TES fails.",
-            entrants=_entrants({"NRES": 20_000, "PES": 20_000, "TES": 20_000, "FullES": 2000}),
-            claims=(Slower("PES", 2.0), Slower("FullES", 5.0), Never("TES")),
-            level=1.55,
+            entrants=_entrants({"NRES": 9800, "PES": 9800, "TES": 3600}, **_OFTEN)
+            | {"FullES": Entrant("fulles", 1080, {"eval_every": 10, "log_every": 1})},
+            claims=(
+                Slower("PES", 2.0),
+                Slower("FullES", 5.0),
+                Never("TES"),
+                Attains("NRES", 1.55),
+            ),
+            # A tenth of the paper's 20,000 updates.
+            early=0.2,
+            remark="Of the paper's 20,000 updates NRES and PES have made 9,800, in which NRES comes "
+            "close to 1.55 but not there: the level is what it reaches in a tenth of 20,000. PES "
+            "takes about as many times longer to every level below 2.05, where learning begins. "
+            "One seed; the four runs shared a GPU, so their seconds say little.",
             **_LOPT
             | {
                 "system": "learned-optimizer-cifar10",
@@ -242,7 +256,6 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 "seeds": (0,),
                 "start_seed": None,
                 "start": "",
-                "evaluations": 200,
             },
         ),
         "swimmer": Race(
