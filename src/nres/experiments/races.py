@@ -245,7 +245,7 @@ RACES: Mapping[str, Race] = MappingProxyType(
             ),
             # A tenth of the paper's 20,000 updates.
             early=0.2,
-            remark="Of the paper's 20,000 updates NRES and PES have made 9,800, in which NRES comes "
+            remark="Of the paper's 20,000 updates NRES and PES made 9,800, in which NRES comes "
             "close to 1.55 but not there: the level is what it reaches in a tenth of 20,000. PES "
             "takes about as many times longer to every level below 2.05, where learning begins. "
             "One seed; the four runs shared a GPU, so their seconds say little.",
