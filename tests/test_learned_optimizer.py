@@ -225,6 +225,9 @@ def test_the_kernels_of_the_model_are_plain_jax():
         )
         found[what] = fused(large, batch)
         close(found[what], plain(large, batch))
+        # A class that is all but certain and wrong: infinite in one lane, or capped.
+        certain = jax.tree.map(lambda x: x.at[0].set(jnp.inf) if x.shape == (2, 3) else x, large)
+        np.testing.assert_array_equal(fused(certain, batch), plain(certain, batch))
     assert (found["capped"] < found["cross-entropy"]).all()
     one = jax.tree.map(lambda x: x[0], params)
     plain, fused = (
@@ -381,6 +384,10 @@ def test_bad_input_is_refused():
         lo.PerParameterMLP(depth=0)
     with pytest.raises(ValueError, match="each halves"):
         lo.cifar10_task(blocks=6)
+    with pytest.raises(ValueError, match="channels must be at least 1"):
+        lo.cifar10_task(channels=0)
+    with pytest.raises(ValueError, match="hidden must be a list of sizes"):
+        lo.fashion_mnist_task(hidden=[32, 0])
 
 
 class Sign(lo.LearnableOptimizer):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ STANDINGS = Standings(
     [
         (Slower("PES", 4.0), "4× (2.5 to 6.25)", "holds"),
         (Slower("PES", 8.0), "4× (2.5 to 6.25)", "holds"),
-        (Slower("PES", 9.0), "4× (2.5 to 6.25)", "weaker"),
+        (Slower("PES", 9.0, more=True), "4× (2.5 to 6.25)", "weaker"),
         (Slower("PES"), "4× (2.5 to 6.25)", "holds"),
         (Slower("PES", 5.0, than="FullES"), "0.5× (0.3 to 0.556)", "fails"),
         (Slower("PES", axis="total_steps"), "4× (2.5 to 6.25)", "holds"),
@@ -68,15 +69,34 @@ STANDINGS = Standings(
         (Never("PES"), "4× (2.5 to 6.25)", "weaker"),
         (Reaches("NRES", 80), "80 (64 to 96)", "holds"),
         (Reaches("NRES", 39), "80 (64 to 96)", "weaker"),
+        (Reaches("NRES", 7), "80 (64 to 96)", "fails"),
+        (Reaches("NRES"), "80 (64 to 96)", "holds"),
         (Reaches("TES", 80), "never in 792", "fails"),
         (Attains("NRES", -9.0), "-9.8", "holds"),
         (Attains("NRES", -9.9), "-9.8", "fails"),
         (Better(("NRES",), ("PES", "TES")), "NRES -9.8, PES 5.05, TES 10", "holds"),
-        (Better(("NRES", "TES"), ("PES",)), "NRES -9.8, TES 10, PES 5.05", "weaker"),
+        (
+            Better(("NRES", "FullES", "TES"), ("PES",)),
+            "NRES -9.8, FullES 1.133, TES 10, PES 5.05",
+            "weaker",
+        ),
         (Better(("TES",), ("PES",)), "TES 10, PES 5.05", "fails"),
-        (Sooner(("NRES", "PES", "TES")), "NRES 2.5, PES 10, TES never", "holds"),
-        (Sooner(("NRES", "FullES", "PES")), "NRES 2.5, FullES 22.5, PES 10", "weaker"),
-        (Sooner(("PES", "NRES"), "total_steps"), "PES 320, NRES 80", "fails"),
+        (Better(("PES",), ("NRES", "TES")), "PES 5.05, NRES -9.8, TES 10", "fails"),
+        (
+            Sooner(("NRES", "PES", "TES")),
+            "NRES 2.5 (2 to 3); PES 10 (7.5 to 12.5); TES never",
+            "holds",
+        ),
+        (
+            Sooner(("NRES", "FullES", "PES")),
+            "NRES 2.5 (2 to 3); FullES 22.5 (20 to 25); PES 10 (7.5 to 12.5)",
+            "weaker",
+        ),
+        (
+            Sooner(("PES", "NRES"), "total_steps"),
+            "PES 320 (240 to 400); NRES 80 (64 to 96)",
+            "fails",
+        ),
     ],
 )
 def test_what_is_claimed(claim, ours, grade):
@@ -87,7 +107,10 @@ def test_what_is_claimed(claim, ours, grade):
 def test_results_of_all_are_kept_with_the_source():
     kept = read_summaries(Path(__file__).parents[1] / "results", EXHIBITS)
     assert kept.keys() == EXHIBITS.keys()
-    assert not any(summary["quick"] for summary in kept.values())
+    for name, summary in kept.items():
+        exhibit = EXHIBITS[name]
+        assert (summary["claim"], summary["remark"]) == (exhibit.claim, exhibit.remark)
+        assert not summary["quick"]
 
 
 def test_nothing_holds_against_a_reference_that_never_arrives():
@@ -108,8 +131,27 @@ def test_a_reference_that_arrives_with_some_seeds_proves_less():
     two = {"NRES": [falling(5), falling(5), falling(1e9)]}
     most = dataclasses.replace(STANDINGS, runs=runs_ | two)
     check = Slower("PES", 4.0).judge(most)
-    assert check.ours == "3× (3 to 4); NRES gets there with 2 of 3"
+    assert check.ours == "3× (3 to 4); NRES gets there with 2 of 3 seeds"
     assert check.grade == "weaker"
+
+
+def test_never_is_said_of_all_seeds():
+    some = [falling(1e9), falling(2), falling(1e9)]
+    check = Never("TES").judge(dataclasses.replace(STANDINGS, runs=STANDINGS.runs | {"TES": some}))
+    assert check.ours == "never (> 9.9×); TES gets there with 1 of 3 seeds"
+    assert check.grade == "weaker"
+    runs_ = STANDINGS.runs | {"NRES": [falling(5), falling(1e9), falling(4)]}
+    doubtful = dataclasses.replace(STANDINGS, runs=runs_)
+    assert Never("TES").judge(doubtful).grade == "weaker"
+    assert Sooner(("NRES", "PES")).judge(doubtful).ours == (
+        "NRES 2 to never (2 of 3 seeds); PES 10 (7.5 to 12.5)"
+    )
+
+
+def test_a_seed_that_starts_below_the_level_proves_nothing():
+    below = runs.Evaluations(falling(5).at, falling(5).values - 100)
+    runs_ = STANDINGS.runs | {"NRES": [below, falling(6), falling(4)]}
+    assert dataclasses.replace(STANDINGS, runs=runs_).ratio("PES") == 2.5
 
 
 def test_a_short_run_that_never_arrives_proves_nothing():
@@ -251,7 +293,7 @@ def test_reproducing_a_race(tmp_path, monkeypatch):
     assert "ablation-N" in table.output
     full = invoke("reproduce", "ablation-N", "--out", tmp_path)
     assert full.exit_code == 2
-    assert "holds a --quick version" in full.stderr
+    assert "holds --quick versions" in full.stderr
 
 
 def test_reproducing_what_is_no_race(tmp_path):
@@ -263,10 +305,27 @@ def test_reproducing_what_is_no_race(tmp_path):
     assert summary["reproduced"] == "too small to tell"
     assert len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) == 2
     assert (tmp_path / name / f"{name}.png").exists()
-    refused = invoke("reproduce", name, "--quick", "--seeds", 2, "--out", tmp_path)
-    assert "--seeds is not for a --quick version" in refused.stderr
+    for others in ([name, "--quick"], ["table"], []):
+        refused = invoke("reproduce", *others, "--seeds", 2, "--out", tmp_path)
+        assert "--seeds goes with an ID or all, and not with --quick" in refused.stderr
     missing = invoke("reproduce", "wall-clock", "--quick", "--out", tmp_path)
     assert "there are no results of lorenz-es" in missing.stderr
+
+
+def test_a_folder_is_for_results_or_for_small_versions(tmp_path):
+    results = Path(__file__).parents[1] / "results"
+    for race in ("lorenz-es", "lopt-es", "swimmer", "halfcheetah"):
+        shutil.copytree(results / race, tmp_path / race, ignore=shutil.ignore_patterns("runs"))
+    small = invoke("reproduce", "lorenz-paths", "--quick", "--out", tmp_path)
+    assert small.exit_code == 2
+    assert "holds results: choose another folder" in small.stderr
+    made = invoke("reproduce", "wall-clock", "--out", tmp_path)
+    assert "Measured before" in made.output
+    summary = json.loads((tmp_path / "wall-clock/summary.json").read_text())
+    assert summary["seeds"] == 5
+    assert [check["grade"] for check in summary["checks"]] == ["holds"] * 4
+    (tmp_path / "swimmer/summary.json").write_text("{")
+    assert "summary.json is damaged" in invoke("reproduce", "table", "--out", tmp_path).stderr
 
 
 def test_all_goes_on_after_one_that_cannot_be_made(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """`nres reproduce`: a figure or table of the paper, by one command."""
 
-import json
+import shlex
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,13 +30,17 @@ def reproduce(
         str | None, typer.Option(help="Of all, only those for a cpu, or for a gpu.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many, if not as many as planned.", min=1)
+        int | None,
+        typer.Option(help="How many, if not as many as planned; where runs differ in them.", min=1),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A small version, to see that it runs.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of results: those of an id go into OUT/ID.")
+        Path | None,
+        typer.Option(
+            help="The folder of results, those of an id in OUT/ID: results, or runs/quick."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -53,15 +58,18 @@ def reproduce(
         raise SettingsError(f"--tier is cpu or gpu, not {tier!r}.")
     if tier is not None and what != "all":
         raise SettingsError("--tier goes with `nres reproduce all`.")
+    if seeds is not None and (quick or what in (None, "table")):
+        raise SettingsError("--seeds goes with an ID or all, and not with --quick.")
     if what is None:
         console.print(_contents(folder))
     elif what == "table":
         console.print(_comparison(folder))
     elif what == "all":
-        _all(
-            [n for n, e in EXHIBITS.items() if tier in (None, e.tier)], folder, seeds, quick, quiet
-        )
+        _check_kind(folder, quick)
+        names = [name for name, exhibit in EXHIBITS.items() if tier in (None, exhibit.tier)]
+        _all(names, folder, seeds, quick, quiet)
     elif what in EXHIBITS:
+        _check_kind(folder, quick)
         _one(what, folder, seeds, quick, quiet)
     else:
         raise SettingsError(unknown("figure or table", what, [*EXHIBITS, "all", "table"]))
@@ -72,9 +80,14 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
     failed = []
     for name in names:
         try:
-            _one(name, folder, seeds, quick, quiet)
+            _one(name, folder, seeds if EXHIBITS[name].takes_seeds else None, quick, quiet)
         except (SettingsError, *TOLD) as error:
             tell(f"{name}: {error}")
+            failed.append(name)
+        except typer.Exit:
+            raise
+        except Exception:  # such as too little memory for one of them
+            traceback.print_exc()
             failed.append(name)
     if failed:
         tell(f"not made: {', '.join(failed)}.")
@@ -83,34 +96,41 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
 
 def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
     console, folder = Console(quiet=quiet), out / name
-    _check_kind(folder, quick)
-    if seeds is not None and (quick or not EXHIBITS[name].takes_seeds):
-        what = "a --quick version" if quick else name
-        raise SettingsError(f"--seeds is not for {what}, which has its own.")
+    if seeds is not None and not EXHIBITS[name].takes_seeds:
+        raise SettingsError(f"--seeds is not for {name}, which has its own.")
+    said: list[str] = []
 
     def finish(path: Path, settings: Settings) -> Run:
         return finished(path, settings, console, again=again, quiet=quiet)
 
     def say(text: str) -> None:
+        said.append(text)
         console.print(f"{name}: {text}", highlight=False, soft_wrap=True)
 
     work = Work(folder, name, quick, seeds, finish, say)
-    again = f"Go on with: {work.command} --out {out}"
+    again = f"Go on with: {work.command} --out {shlex.quote(str(out))}"
     try:
         summary = exhibit_summary(EXHIBITS[name], work)
     except KeyboardInterrupt:
         console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    if not said:
+        text = f"Measured before, in {folder}: another --out measures anew."
+        console.print(text, highlight=False, soft_wrap=True)
     console.print(_checks(summary))
     console.print(f"Figure: {work.drawing}.png", soft_wrap=True, highlight=False)
 
 
 def _check_kind(folder: Path, quick: bool) -> None:
-    """A small version does not take the place of results, nor the other way round."""
-    file = folder / "summary.json"
-    if file.exists() and json.loads(file.read_text(encoding="utf-8"))["quick"] != quick:
-        kind = "results" if quick else "a --quick version"
-        raise SettingsError(f"{folder} holds {kind}: choose another folder with --out.")
+    """A folder is for results or for small versions, which some take from others there."""
+    marker = folder / "QUICK"
+    there = "--quick versions" if marker.exists() else "results"
+    used = marker.exists() or any((folder / name).exists() for name in EXHIBITS)
+    if used and marker.exists() != quick:
+        raise SettingsError(f"{folder} holds {there}: choose another folder with --out.")
+    if quick:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def _checks(summary: dict[str, Any]) -> Table:
@@ -137,13 +157,12 @@ def _comparison(folder: Path) -> Table:
     there = read_summaries(folder, EXHIBITS)
     if not there:
         raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
-    table = Table(title=f"The paper, and {folder}", show_lines=True)
-    for heading in ("id", "paper", "here", "seeds", "reproduced"):
+    table = Table(title=f"The paper, and {folder}")
+    for heading in ("id", "", "paper", "here", ""):
         table.add_column(heading, no_wrap=heading == "id")
     for name, summary in there.items():
-        paper, ours = (
-            "\n".join(f"{check['about']}: {check[side]}" for check in summary["checks"])
-            for side in ("paper", "ours")
-        )
-        table.add_row(name, paper, ours, str(summary["seeds"]), summary["reproduced"])
+        for check in summary["checks"]:
+            table.add_row(name, check["about"], check["paper"], check["ours"], check["grade"])
+            name = ""
+        table.add_section()
     return table

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from nres.runs.compare import AXES, Evaluations, lower_median
 
 REFERENCE = "NRES"
@@ -19,7 +21,8 @@ class Check:
     paper: str
     ours: str
     grade: str
-    """`holds`, `weaker` (the same direction, but less than half as much) or `fails`."""
+    """`holds`, `weaker` (the same direction, but less than half as much, or for most only) or
+    `fails`."""
 
 
 def verdict(checks: Sequence[Check]) -> str:
@@ -48,16 +51,16 @@ class Standings:
         return lower_median([run.least() for run in self.runs[name]])
 
     def arrival(self, name: str, axis: str | None = None) -> float:
-        """When most seeds have reached the level: of an even number, more than half."""
-        return -lower_median([-time for time in self.reached(name, axis)])
+        """Where the level is first reached, the mean over seeds; infinite if one never does."""
+        return float(np.mean(self.reached(name, axis)))
 
     def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
         """How many times longer than another until the level, of each seed by itself.
 
-        Zero where the other one never gets there, which is the worst that can be said of a claim.
+        Zero where the other one never gets there, or is there from the start: the worst that can
+        be said of a claim.
         """
-        pairs = zip(self.reached(name), self.reached(than), strict=False)
-        return [_over(mine, other) if math.isfinite(other) else 0.0 for mine, other in pairs]
+        return [_over(mine, other) for mine, other, _ in self._pairs(name, than)]
 
     def ratio(self, name: str, than: str = REFERENCE) -> float:
         """The median of these; not a number if the other one seldom gets there."""
@@ -65,21 +68,39 @@ class Standings:
         return middle if middle > 0 else math.nan
 
     def at_least(self, name: str, than: str = REFERENCE) -> float:
-        """What a ratio must exceed if the level was never reached: the runs were that long."""
-        ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
-        return _over(min(ends), self.arrival(than))
+        """The median, where a run that never gets there has only taken as long as it was."""
+        return lower_median(
+            [_over(min(mine, end), other) for mine, other, end in self._pairs(name, than)]
+        )
 
-    def few(self, name: str) -> str:
-        """How many seeds of a method there are, if not as many as of others."""
-        seeds = len(self.runs[name])
+    def _pairs(self, name: str, than: str) -> list[tuple[float, float, float]]:
+        """When two methods are there, of the seeds that both have, and when the first ended."""
+        ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
+        return list(zip(self.reached(name), self.reached(than), ends, strict=False))
+
+    def few(self, *names: str) -> str:
+        """How many seeds of some methods there are, if not as many as of others."""
+        seeds = min(len(self.runs[name]) for name in names)
         most = max(map(len, self.runs.values()))
         return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
 
-    def missing(self, name: str) -> str:
-        """That not all seeds of a method got there, if so."""
+    def partly(self, name: str) -> str:
+        """That some seeds of a method got there and others did not, if so."""
         times = self.reached(name)
         there = sum(map(math.isfinite, times))
-        return "" if there == len(times) else f"; {name} gets there with {there} of {len(times)}"
+        some = 0 < there < len(times)
+        return f"; {name} gets there with {there} of {len(times)} seeds" if some else ""
+
+    def longer(self, name: str, than: str = REFERENCE) -> str:
+        """How many times longer, in words."""
+        ratio = self.ratio(name, than)
+        if math.isnan(ratio):
+            start = sum(time == 0 for time in self.reached(than)) > len(self.runs[than]) / 2
+            return f"{than} is there from the start" if start else f"{than} does not get there"
+        if math.isinf(ratio):
+            bound = _times(self.at_least(name, than))
+            return f"never (> {bound}){self.partly(name)}{self.partly(than)}"
+        return _times(ratio) + _range(self.ratios(name, than)) + self.partly(than)
 
     def to_json(self, name: str) -> dict[str, Any]:
         """All about one of them."""
@@ -88,6 +109,7 @@ class Standings:
             "reached": {axis: self.reached(name, axis) for axis in AXES},
             "times_longer": self.ratio(name),
             "times_longer_by_seed": self.ratios(name),
+            "start": [float(run.values[0]) for run in runs],
             "best": [run.least() for run in runs],
             "end": {axis: [float(run.at[axis][-1]) for run in runs] for axis in AXES},
         }
@@ -108,24 +130,21 @@ class Slower:
     than: str = REFERENCE
     axis: str | None = None
     """What is counted, if not what the others are counted in."""
+    more: bool = False
+    """Whether the paper says: more than that."""
 
     def judge(self, standings: Standings) -> Check:
         about = self.name + standings.few(self.name)
-        said = _times(self.paper) if self.paper > 1 else "longer"
+        said = "> " * self.more + _times(self.paper) if self.paper > 1 else "longer"
         if self.axis is not None:
             standings = dataclasses.replace(standings, axis=self.axis)
             about = f"{about}, {_counted(self.axis)}"
-        ratio = standings.ratio(self.name, self.than)
-        if math.isnan(ratio):
-            return Check(about, said, _lost(standings, self.than), "fails")
-        text = _times(ratio) + _range(standings.ratios(self.name, self.than))
-        if math.isinf(ratio):
-            ratio = standings.at_least(self.name, self.than)
-            text = f"never (> {_times(ratio)})"
-        missing = standings.missing(self.than)
-        enough = ratio >= self.paper / 2 and not missing
-        grade = "fails" if ratio <= 1 else "holds" if enough else "weaker"
-        return Check(about, said, text + missing, grade)
+        text = standings.longer(self.name, self.than)
+        if math.isnan(standings.ratio(self.name, self.than)):
+            return Check(about, said, text, "fails")
+        ratio = standings.at_least(self.name, self.than)
+        enough = ratio >= self.paper / 2 and not standings.partly(self.than)
+        return Check(about, said, text, "fails" if ratio <= 1 else "holds" if enough else "weaker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,42 +154,41 @@ class Never:
     name: str
 
     def judge(self, standings: Standings) -> Check:
-        about, ratio = self.name + standings.few(self.name), standings.ratio(self.name)
-        if math.isnan(ratio):
-            return Check(about, "never", _lost(standings, REFERENCE), "fails")
-        if math.isinf(ratio):
-            bound = standings.at_least(self.name)
-            grade = "holds" if bound > 1 else "fails"
-            return Check(about, "never", f"never (> {_times(bound)})", grade)
-        grade = "weaker" if ratio > 1 else "fails"
-        return Check(about, "never", _times(ratio) + _range(standings.ratios(self.name)), grade)
+        about, text = self.name + standings.few(self.name), standings.longer(self.name)
+        ratio = standings.ratio(self.name)
+        if math.isnan(ratio) or standings.at_least(self.name) <= 1:
+            return Check(about, "never", text, "fails")
+        none = math.isinf(ratio) and not standings.partly(self.name) + standings.partly(REFERENCE)
+        return Check(about, "never", text, "holds" if none else "weaker")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """A method gets there after so many steps; up to twice as many are the same.
+    """A method gets there after so many steps, the mean over seeds; up to twice as many hold.
 
     More than ten times as many are not what was claimed.
     """
 
     name: str
-    paper: float
+    paper: float | None = None
+    """How many, if the paper says that: else no more than its runs were given."""
     axis: str = "total_steps"
 
     def judge(self, standings: Standings) -> Check:
         steps = standings.reached(self.name, self.axis)
-        middle = standings.arrival(self.name, self.axis)
+        mean = standings.arrival(self.name, self.axis)
         about = f"{self.name}, {_counted(self.axis)}"
-        if math.isinf(middle):
+        said = "within the budget" if self.paper is None else _number(self.paper)
+        if math.isinf(mean):
             end = min(float(run.at[self.axis][-1]) for run in standings.runs[self.name])
             solved = sum(map(math.isfinite, steps))
             some = f"; {solved} of {len(steps)} seeds do" if solved else ""
-            text = f"never in {_number(end)}{some}"
-            return Check(about, _number(self.paper), text, "fails")
-        spread = f" ({_number(min(steps))} to {_number(max(steps))})" if len(steps) > 1 else ""
-        grade = "holds" if middle <= 2 * self.paper else "weaker"
-        grade = "fails" if middle > 10 * self.paper else grade
-        return Check(about, _number(self.paper), _number(middle) + spread, grade)
+            grade = "weaker" if solved > len(steps) / 2 else "fails"
+            return Check(about, said, f"never in {_number(end)}{some}", grade)
+        grade = "holds"
+        if self.paper is not None and mean > 2 * self.paper:
+            grade = "fails" if mean > 10 * self.paper else "weaker"
+        return Check(about, said, _mean(steps), grade)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,11 +213,11 @@ class Better:
 
     def judge(self, standings: Standings) -> Check:
         best = {name: standings.best(name) for name in (*self.these, *self.those)}
-        holds = max(best[name] for name in self.these) < min(best[name] for name in self.those)
-        some = any(best[mine] < best[other] for mine in self.these for other in self.those)
+        right = [best[mine] < best[other] for mine in self.these for other in self.those]
+        most = sum(right) > len(right) / 2
         text = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
         about = f"{' and '.join(self.these)} at best"
-        grade = "holds" if holds else "weaker" if some else "fails"
+        grade = "holds" if all(right) else "weaker" if most else "fails"
         return Check(about, f"better than {', '.join(self.those)}", text, grade)
 
 
@@ -219,12 +237,10 @@ class Sooner:
         among = dataclasses.replace(standings, runs=alike)
         times = [among.arrival(name, axis) for name in self.names]
         right = [a < b for a, b in itertools.pairwise(times)]
-        text = ", ".join(
-            f"{name} {_number(time)}" for name, time in zip(self.names, times, strict=True)
-        )
+        text = "; ".join(f"{name} {_mean(among.reached(name, axis))}" for name in self.names)
         grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
-        paper = "in this order: " + ", ".join(self.names)
-        return Check(_counted(axis), paper, text, grade)
+        about, paper = _counted(axis) + standings.few(*self.names), "; ".join(self.names)
+        return Check(about, f"in this order: {paper}", text, grade)
 
 
 def _counted(axis: str) -> str:
@@ -232,8 +248,8 @@ def _counted(axis: str) -> str:
 
 
 def _over(time: float, reference: float) -> float:
-    """Not a number if the reference never gets there, or is there from the start."""
-    return time / reference if 0 < reference < math.inf else math.nan
+    """Zero if the reference never gets there, or is there from the start."""
+    return time / reference if 0 < reference < math.inf else 0.0
 
 
 def _times(ratio: float) -> str:
@@ -250,9 +266,13 @@ def _range(ratios: Sequence[float]) -> str:
     return f" ({low} to {high})"
 
 
-def _lost(standings: Standings, name: str) -> str:
-    there = math.isfinite(standings.arrival(name))
-    return f"{name} is there from the start" if there else f"{name} does not get there"
+def _mean(steps: Sequence[float]) -> str:
+    """The mean over seeds in words, with the least and the largest."""
+    there, (low, high) = sum(map(math.isfinite, steps)), (min(steps), max(steps))
+    if 0 < there < len(steps):
+        return f"{_number(low)} to never ({there} of {len(steps)} seeds)"
+    spread = f" ({_number(low)} to {_number(high)})" if low < high else ""
+    return _number(float(np.mean(steps))) + spread
 
 
 def _number(value: float) -> str:

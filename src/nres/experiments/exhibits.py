@@ -2,17 +2,18 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nres.experiments.claims import Check, verdict
 from nres.experiments.races import Race
-from nres.experiments.racing import Record, run_race, standings
+from nres.experiments.racing import run_race, standings
 from nres.experiments.racing_figure import race_figure
 from nres.files import write_json
 from nres.runs import Run, Settings
 from nres.runs.folder import device, versions
+from nres.runs.metrics import MetricsError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Findings:
     """Of computing, evaluations not counted where there are any; if it is known."""
     seeds: int = 1
     device: dict[str, Any] = dataclasses.field(default_factory=device)
-    versions: dict[str, str] = dataclasses.field(default_factory=versions)
+    versions: dict[str, Any] = dataclasses.field(default_factory=versions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Exhibit:
     """A figure or table of the paper."""
 
     figure: str
-    """Its label there."""
+    """Its label in the paper's source, or empty: it is not in the paper."""
     claim: str
     tier: str
     """Where it is made in minutes: on a `cpu` or a `gpu`."""
@@ -93,26 +94,26 @@ def of_race(race: Race) -> Exhibit:
                 "level": result.level,
                 "shown": {"what": race.shown, "times": race.scale},
                 "smoothed_over": race.smooth,
-                "methods": {name: result.to_json(name) for name in result.runs},
+                "methods": {
+                    name: {"seeds": [r.settings.seed for r in records if r.entrant == name]}
+                    | result.to_json(name)
+                    for name in result.runs
+                },
                 "settings": {record.entrant: record.settings.to_json() for record in records},
             },
             sum(record.entries[-1]["seconds"] for record in records),
             len({record.settings.seed for record in records}),
-            devices(records),
-            records[0].versions,
+            first_and_others([record.device for record in records]),
+            first_and_others([record.versions for record in records]),
         )
 
     remark = " ".join(filter(None, (race.remark, race.start)))
     return Exhibit(race.figure, race.claim, race.tier, make, remark, takes_seeds=True)
 
 
-def devices(records: list[Record]) -> dict[str, Any]:
-    """The first run's, and those of others that were made elsewhere."""
-    first = records[0].device
-    others: list[dict[str, Any]] = []
-    for record in records:
-        if record.device != first and record.device not in others:
-            others.append(record.device)
+def first_and_others(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first run's, and those of others that were made elsewhere or with something else."""
+    first, *others = [fact for i, fact in enumerate(facts) if fact not in facts[:i]]
     return first | {"others": others} if others else first
 
 
@@ -132,7 +133,7 @@ def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
         "tier": exhibit.tier,
         "claim": exhibit.claim,
         "remark": exhibit.remark,
-        "reproduced": "too small to tell" if work.quick else verdict(findings.checks),
+        "reproduced": _verdict(exhibit, work, findings),
         "checks": [dataclasses.asdict(check) for check in findings.checks],
         "seeds": findings.seeds,
         "seconds": findings.seconds,
@@ -146,11 +147,24 @@ def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
     return summary
 
 
+def _verdict(exhibit: Exhibit, work: Work, findings: Findings) -> str:
+    if work.quick:
+        return "too small to tell"
+    return verdict(findings.checks) if exhibit.figure else "not in the paper"
+
+
 def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Those that there are in a folder of results, in the order of the names."""
     files = {name: folder / name / "summary.json" for name in names}
-    return {
-        name: json.loads(file.read_text(encoding="utf-8"))
-        for name, file in files.items()
-        if file.exists()
-    }
+    found = {}
+    for name, file in files.items():
+        if not file.exists():
+            continue
+        try:
+            found[name] = json.loads(file.read_text(encoding="utf-8"))
+            found[name]["checks"], found[name]["reproduced"]
+        except (ValueError, KeyError) as error:
+            raise MetricsError(
+                f"{file} is damaged: delete it, and `nres reproduce {name}` writes it anew."
+            ) from error
+    return found

@@ -144,8 +144,9 @@ def race_figure(
     learning.legend(frameon=False)
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=True):
         # Every batch is another: a mean over fifty makes the curve readable.
-        mean = np.convolve(curve, np.ones(50) / 50, mode="valid")
-        race.plot(np.arange(len(mean)) + 50, mean, label=name, color=colour)
+        over = min(50, len(curve))
+        mean = np.convolve(curve, np.ones(over) / over, mode="valid")
+        race.plot(np.arange(len(mean)) + over, mean, label=name, color=colour)
     race.set(
         xlabel="steps of training the model",
         ylabel="validation loss",

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from nres.estimators import GPES
 from nres.evaluate import evaluate
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
 from nres.figures import COLOURS
 from nres.files import save_drawing, write_lines
 from nres.runs.folder import device, versions
@@ -44,13 +44,14 @@ def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, 
 def draw_surface(
     panel: Axes, system: Lorenz, ln_r: np.ndarray, ln_a: np.ndarray, **style: Any
 ) -> Any:
-    """The surface with the start (square) and the truth (star)."""
+    """The surface with the start and the truth."""
     loss = np.asarray(loss_surface(system, ln_r, ln_a))
     image = panel.pcolormesh(
         ln_r, ln_a, loss, norm=LogNorm(), rasterized=True, shading="nearest", **style
     )
-    panel.plot(*system.initial_theta(), "s", color="white", mec="black", ms=7, zorder=5)
-    panel.plot(*system.truth, "*", color="#ffd700", mec="black", ms=15, zorder=5)
+    style = {"ls": "", "mec": "black", "zorder": 5}
+    panel.plot(*system.initial_theta(), marker="s", color="white", ms=7, label="start", **style)
+    panel.plot(*system.truth, marker="*", color="#ffd700", ms=15, label="truth", **style)
     panel.set(xlim=(ln_r[0], ln_r[-1]), ylim=(ln_a[0], ln_a[-1]), xlabel="ln r", ylabel="ln a")
     return image
 
@@ -62,6 +63,7 @@ def local_minima(values: np.ndarray) -> int:
 
 
 def _surface(work: Work) -> Findings:
+    work.say("the loss on a grid")
     began = time.monotonic()
     system = Lorenz()
     points = 41 if work.quick else 500
@@ -70,6 +72,7 @@ def _surface(work: Work) -> Findings:
     ln_r, ln_a = np.linspace(3.0, 3.9, points), np.linspace(1.9, 3.9, points)
     image = draw_surface(surface, system, ln_r, ln_a, cmap="viridis")
     figure.colorbar(image, ax=surface, label="training loss")
+    surface.legend(loc="lower right")
     start, truth = np.asarray(system.initial_theta()), np.asarray(system.truth)
     share = np.linspace(0, 1, 8 * points)
     between = np.asarray(losses_at(system, jnp.asarray(truth + share[:, None] * (start - truth))))
@@ -140,7 +143,8 @@ def _paths(work: Work) -> Findings:
     )
     numbers = {"settings": about, "lengths": lengths}
     seconds = sum(row["seconds"] for row in rows)
-    return Findings((check,), numbers, seconds, seeds, rows[0]["device"], rows[0]["versions"])
+    facts = (first_and_others([row[name] for row in rows]) for name in ("device", "versions"))
+    return Findings((check,), numbers, seconds, seeds, *facts)
 
 
 def _length(row: dict) -> float:
@@ -159,10 +163,11 @@ def _paths_figure(
         row = next(row for row in rows if (row["period"], row["seed"]) == (period, 0))
         panel.plot(row["ln_r"], row["ln_a"], color=COLOURS["NRES"], lw=0.7)
         panel.set_title(
-            f"K = {period}{names.get(period, '')}\nlength {np.mean(lengths[period]):.3g}",
+            f"K = {period}{names.get(period, '')}\nlength {lengths[period][0]:.3g}",
             fontsize="medium",
         )
         panel.label_outer()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     save_drawing(figure, path)
 
 

@@ -1,6 +1,7 @@
 """Carry out a race: every run once, kept in one file, and measured against the paper."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 from nres.experiments.claims import REFERENCE, Standings
 from nres.experiments.races import Entrant, Race
 from nres.files import write_lines
-from nres.runs import Run, Settings, SettingsError, build, resolve
+from nres.runs import Run, RunError, Settings, SettingsError, build, resolve
 from nres.runs.compare import Evaluations, early_level, evaluated
-from nres.runs.metrics import read_lines
+from nres.runs.metrics import MetricsError, read_lines
 
 # How small a race is that only shows that it runs.
 QUICK_UPDATES, QUICK_WORKERS = 4, 2
@@ -56,8 +57,10 @@ def read_records(path: Path) -> list[Record]:
     for line in read_lines(path):
         if "settings" in line:
             found.append((line | {"settings": Settings.from_json(line["settings"])}, []))
-        else:
+        elif found:
             found[-1][1].append(line)
+        else:
+            raise MetricsError(f"{path} is not a file of results: it does not begin with a run.")
     return [Record(**about, entries=tuple(entries)) for about, entries in found]
 
 
@@ -120,7 +123,6 @@ def run_race(
                 f"{file} holds other results, such as those of {name}: choose another folder with "
                 "--out."
             )
-    kept = list(there)
     if race.shares is not None:
         there += read_records(folder.parent / race.shares / "metrics.jsonl")
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
@@ -135,7 +137,8 @@ def run_race(
             path = folder / "runs" / f"{_file_name(name)}-{seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
-        write_records(file, records, kept)  # more seeds than are asked for now, perhaps
+        # There may be more seeds than are asked for now, or than there were at the beginning.
+        write_records(file, records, read_records(file))
     return records
 
 
@@ -150,6 +153,8 @@ def standings(race: Race, records: list[Record]) -> Standings:
     for record in records:
         runs.setdefault(record.entrant, []).append(record.evaluations.smoothed(race.smooth))
     level = early_level(runs[REFERENCE], race.early) if race.level is None else race.level
+    if not math.isfinite(level):
+        raise RunError(f"{REFERENCE} was never evaluated to a number: there is nothing to compare.")
     return Standings(runs, level, race.axis)
 
 

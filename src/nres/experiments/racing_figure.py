@@ -39,7 +39,7 @@ def race_figure(race: Race, standings: Standings, path: Path) -> None:
         left.fill_between(
             x, low * race.scale, high * race.scale, color=styles[name]["color"], alpha=0.15, lw=0
         )
-    left.axhline(standings.level * race.scale, color="black", lw=0.8, ls=":")
+    left.axhline(standings.level * race.scale, color="black", lw=0.8, ls=":", label="level")
     left.set(xlabel=AXES[race.axis], ylabel=race.shown, xscale="log")
     if race.scale > 0:  # returns are not losses
         log_if_positive(left)
@@ -94,15 +94,16 @@ def _longer(
             textcoords="offset points",
             fontsize="small",
             color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
         )
     panel.axvline(standings.level * race.scale, color="black", lw=0.8, ls=":")
     panel.set(
         xlabel=f"{race.shown} to reach",
-        ylabel=f"{AXES[race.axis]}, in those of NRES",
+        ylabel=f"{AXES[race.axis]},\nin those of {race.entrants[REFERENCE].label or REFERENCE}",
     )
     if panel.get_yscale() == "log":
         plain_numbers(panel.yaxis, "×")
-    panel.set_title("a line ends where a method never gets", fontsize="medium")
+    panel.set_title("a line ends where a method never gets there", fontsize="medium")
     if race.scale > 0:
         panel.invert_xaxis()
 

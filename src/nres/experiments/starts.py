@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work
+from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
 from nres.experiments.races import HALFCHEETAH_SOLVED, HALFCHEETAH_START, RACES
 from nres.experiments.racing import Record, like, read_records, write_records
 from nres.figures import COLOURS
@@ -49,10 +49,14 @@ def _make(work: Work) -> Findings:
         f"{solved} of {len(records)}; from {still} the policy does not move",
         "holds" if solved > len(records) / 2 else "weaker" if solved else "fails",
     )
-    first = records[0]
-    seconds = sum(record.entries[-1]["seconds"] for record in records.values())
+    made = records.values()
     return Findings(
-        (check,), {"return_by_start": returns}, seconds, 1, first.device, first.versions
+        (check,),
+        {"return_by_start": returns},
+        sum(record.entries[-1]["seconds"] for record in made),
+        1,
+        first_and_others([record.device for record in made]),
+        first_and_others([record.versions for record in made]),
     )
 
 

@@ -62,12 +62,18 @@ def along(
     rows = {}
     for update, theta in trajectory.items():
         if update in known:
-            rows[update] = tuple(Row(**row) for row in known[update])
+            rows[update] = tuple(map(_read_row, known[update]))
             continue
         table: Sweep = sweep(system, theta, jax.random.fold_in(key, update), **settings)
         rows[update] = table.rows
         report(update, table.to_json())
     return rows
+
+
+def _read_row(row: dict[str, Any]) -> Row:
+    """A row as it was kept: what is no number was written as nothing."""
+    values: dict[str, Any] = {k: math.nan if value is None else value for k, value in row.items()}
+    return Row(**values)
 
 
 def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) -> None:

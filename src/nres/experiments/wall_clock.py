@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work, devices, place
+from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others, place
 from nres.experiments.racing import Record, read_records
 from nres.figures import COLOURS
 from nres.files import save_drawing
@@ -38,6 +38,7 @@ _TASKS = (
 def _make(work: Work) -> Findings:
     found: dict[str, tuple[float, str]] = {}
     used: list[Record] = []
+    seeds = 0
     for task in _TASKS:
         records = read_records(work.folder.parent / task.race / "metrics.jsonl")
         if not {record.entrant for record in records} >= set(task.methods):
@@ -48,6 +49,7 @@ def _make(work: Work) -> Findings:
         mine = [record for record in records if record.entrant in task.methods]
         found[task.label] = (_seconds(mine, task.methods), _places(mine))
         used += mine
+        seeds = max(seeds, len({record.settings.seed for record in mine}))
     _draw(found, work)
     checks = tuple(
         Check(
@@ -59,8 +61,14 @@ def _make(work: Work) -> Findings:
         for task in _TASKS
     )
     numbers = {label: {"seconds": seconds, "on": on} for label, (seconds, on) in found.items()}
-    seeds = max(len({r.settings.seed for r in used if r.entrant == name}) for name in _ES)
-    return Findings(checks, numbers, None, seeds, devices(used), used[0].versions)
+    return Findings(
+        checks,
+        numbers,
+        sum(record.entries[-1]["seconds"] for record in used),
+        seeds,
+        first_and_others([record.device for record in used]),
+        first_and_others([record.versions for record in used]),
+    )
 
 
 def _seconds(records: list[Record], methods: tuple[str, ...]) -> float:
@@ -89,26 +97,27 @@ def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
     panel = figure.subplots()
     at = np.arange(len(_TASKS))[::-1]
     theirs, ours = [task.paper for task in _TASKS], [found[task.label][0] for task in _TASKS]
-    panel.barh(at + 0.2, theirs, 0.36, color="#bbbbbb", label="the paper, at most")
-    panel.barh(at - 0.2, ours, 0.36, color=COLOURS["NRES"], label="nres")
+    panel.hlines(at, ours, theirs, color="#bbbbbb", lw=2, zorder=1)
+    panel.plot(theirs, at, "o", color="#777777", ms=9, label="the paper, at most")
+    panel.plot(ours, at, "o", color=COLOURS["NRES"], ms=9, label="nres, mean over seeds")
     for y, task, seconds in zip(at, _TASKS, ours, strict=True):
-        on = found[task.label][1]
-        panel.annotate(f" {task.paper:,.0f} s, {task.on}", (task.paper, y + 0.2), va="center")
-        panel.annotate(
-            f" {_said(seconds)}, {on}: {task.paper / seconds:,.3g}×",
-            (seconds, y - 0.2),
-            va="center",
-        )
+        for x, text, side in (
+            (task.paper, f"< {_said(task.paper)}, {task.on}", "left"),
+            (seconds, f"{_said(seconds)}, {found[task.label][1]}", "right"),
+        ):
+            offset = (9 if side == "left" else -9, 0)
+            panel.annotate(text, (x, y), offset, textcoords="offset points", va="center", ha=side)
     panel.set_yticks(at, [task.label for task in _TASKS])
-    panel.set(xscale="log", xlabel="seconds of training")
-    panel.set_xlim(right=panel.get_xlim()[1] * 60)
+    panel.set(xscale="log", xlabel="seconds of training", ylim=(-0.6, len(_TASKS) - 0.4))
+    low, high = panel.get_xlim()
+    panel.set_xlim(low / 30, high * 30)
     panel.grid(alpha=0.3, axis="x")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     save_drawing(figure, work.drawing)
 
 
 WALL_CLOCK = Exhibit(
-    "",
+    "Computation resources",
     "Lorenz and learned optimizers converge in less than 150 and 2,500 seconds on an RTX 3090; "
     "Swimmer and HalfCheetah train in less than 2 and 10 hours.",
     "gpu",

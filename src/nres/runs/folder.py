@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import nres
 from nres import hosts
 from nres.checkpoint import Checkpoints
 from nres.estimators.base import blank_state
@@ -29,7 +30,7 @@ from nres.runs.names import SettingsError
 from nres.runs.settings import Problem, Settings, build
 from nres.system import Theta
 
-_PACKAGES = ("nres", "jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
+_PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
 
 
 class RunError(RuntimeError):
@@ -250,7 +251,8 @@ def new_path(system: str, what: str) -> Path:
 
 def versions() -> dict[str, str]:
     """What results depend on, by package."""
-    found = {"python": platform.python_version()}
+    # Of the source that runs, installed or not.
+    found = {"python": platform.python_version(), "nres": nres.__version__}
     for package in _PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)

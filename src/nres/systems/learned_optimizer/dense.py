@@ -143,6 +143,7 @@ def _loss(images, labels, leaves, structure, what):
         column = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :]
         logits = jnp.where(column < classes, logits, -1e30)
         largest = jax.lax.stop_gradient(jnp.max(logits, axis=1))
+        largest = jnp.where(jnp.abs(largest) < jnp.inf, largest, 0.0)  # as `logsumexp` does
         total = jnp.sum(jnp.exp(logits - largest[:, None]), axis=1)
         chosen = jnp.sum(jnp.where(column == target[:, None], logits, 0.0), axis=1)
         losses = jnp.log(total) + largest - chosen

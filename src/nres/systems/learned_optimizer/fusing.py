@@ -29,9 +29,9 @@ def precision() -> Any:
     if interpreted():
         return None
     chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if chosen in (None, "default", "tensorfloat32", "bfloat16"):
-        return jax.lax.DotAlgorithmPreset.TF32_TF32_F32
-    return jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+    if chosen in ("highest", "float32", "F32_F32_F32", "TF32_TF32_F32_X3"):
+        return jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+    return jax.lax.DotAlgorithmPreset.TF32_TF32_F32
 
 
 def padded_size(size: int) -> int:

@@ -166,6 +166,8 @@ def fashion_mnist_task(
     - `data_dir`: where to look for the original files.
     - `batch`, `judge`, `judged_on`: as for `classification`.
     """
+    if not isinstance(hidden, Sequence) or not all(isinstance(n, int) and n > 0 for n in hidden):
+        raise ValueError(f"hidden must be a list of sizes such as [32, 32], got {hidden!r}.")
     data = fashion_mnist(size, data_dir=data_dir)
     init = functools.partial(init_dense, (size * size, *hidden, 10))
     return _classification(init, dense_loss, dense_gradient, data, batch, judge, judged_on)
@@ -190,6 +192,8 @@ def cifar10_task(
     """
     if not 1 <= blocks <= 5:
         raise ValueError(f"blocks must be from 1 to 5, got {blocks}: each halves the 32 pixels.")
+    if channels < 1:
+        raise ValueError(f"channels must be at least 1, got {channels}.")
     data = cifar10(data_dir=data_dir)
     init = functools.partial(init_convolutional, blocks, channels)
     return _classification(
