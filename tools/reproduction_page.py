@@ -1,6 +1,6 @@
 """The paper's claims and what was found, for README and docs/reproduction.md."""
 
-from nres.experiments.exhibits import place, read_summaries
+from nres.experiments.exhibits import place, read_summaries, verdict_line
 from nres.experiments.paper import EXHIBITS
 from results import ROOT, load, table
 
@@ -24,10 +24,7 @@ def exhibits() -> str:
     for name, summary in SUMMARIES.items():
         rows = [[c["about"], c["paper"], c["ours"], c["grade"]] for c in summary["checks"]]
         device = summary["device"]
-        label, verdict = "", "Not in the paper"
-        if summary["figure"]:
-            label = f" In the paper: {summary['figure']}."
-            verdict = f"Reproduced: {summary['reproduced']}"
+        label = f" In the paper: {summary['figure']}." if summary["figure"] else ""
         places = dict.fromkeys(map(place, (device, *device.get("others", []))))
         facts = [f"`{summary['command']}`", " and ".join(places)]
         if "level" in summary["numbers"]:
@@ -37,7 +34,7 @@ def exhibits() -> str:
             facts.append(f"{summary['seconds']:,.0f} s of computing")
         parts += [
             f"\n## {name}\n",
-            f"{summary['claim']}{label} **{verdict}.**\n",
+            f"{summary['claim']}{label} **{verdict_line(summary)}.**\n",
             f"![{summary['claim']}](../results/{name}/{name}.png)",
             table(["", "paper", "here", ""], rows),
             *([f"{summary['remark']}\n"] if summary["remark"] else []),

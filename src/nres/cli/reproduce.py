@@ -11,7 +11,7 @@ from rich.table import Table
 
 from nres.cli.errors import TOLD, explained, tell
 from nres.cli.train import Quiet, finished
-from nres.experiments.exhibits import Work, exhibit_summary, read_summaries
+from nres.experiments.exhibits import Work, exhibit_summary, read_summaries, verdict_line
 from nres.experiments.paper import EXHIBITS
 from nres.runs import Run, Settings, SettingsError
 from nres.runs.names import unknown
@@ -134,7 +134,7 @@ def _check_kind(folder: Path, quick: bool) -> None:
 
 
 def _checks(summary: dict[str, Any]) -> Table:
-    table = Table(title=f"{summary['claim']}\nReproduced: {summary['reproduced']}")
+    table = Table(title=f"{summary['claim']}\n{verdict_line(summary)}")
     for heading in ("", "paper", "here", ""):
         table.add_column(heading)
     for check in summary["checks"]:

@@ -147,10 +147,19 @@ def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
     return summary
 
 
+_NOT_THERE = "not in the paper"
+
+
 def _verdict(exhibit: Exhibit, work: Work, findings: Findings) -> str:
     if work.quick:
         return "too small to tell"
-    return verdict(findings.checks) if exhibit.figure else "not in the paper"
+    return verdict(findings.checks) if exhibit.figure else _NOT_THERE
+
+
+def verdict_line(summary: dict[str, Any]) -> str:
+    """Whether it was reproduced, in words."""
+    found = summary["reproduced"]
+    return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
 
 
 def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

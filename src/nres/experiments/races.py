@@ -146,10 +146,10 @@ RACES: Mapping[str, Race] = MappingProxyType(
             ),
             remark="On processors NRES makes a step in a third of the time that FullES takes, but "
             "needs three times as many in total: in seconds it gains nothing over FullES, in steps "
-            "that must follow one another it does. As in "
-            "the paper NRES settles where it settles with 20,000 workers. PES, whose rate falls "
-            "tenfold after 1,000 updates, gets there later, and then goes on: given enough time it "
-            "ends lower, which the paper does not report.",
+            "that must follow one another it does. As in the paper NRES settles where it settles "
+            "with 20,000 workers; so does FullES, which dips lower on its way. PES, whose rate "
+            "falls tenfold after 1,000 updates, gets there later, and then goes on, with 20,000 "
+            "workers too: given enough time it ends lower, which the paper does not report.",
             **_LORENZ,
         ),
         "lorenz-ad": Race(
@@ -249,7 +249,8 @@ RACES: Mapping[str, Race] = MappingProxyType(
             "close to 1.55 but not there, and TES 3,600, in the second half of which it hardly "
             "gets any further. So the level is what NRES reaches in a tenth of 20,000 updates. PES "
             "takes about as many times longer to every level below 2.05, where learning begins. "
-            "One seed; the four runs shared a GPU, so their seconds say little.",
+            "One seed; the four runs shared a GPU, so their seconds say little. Losses are capped "
+            "example by example; the paper's words fit a cap on the mean of a batch, too.",
             **_LOPT
             | {
                 "system": "learned-optimizer-cifar10",

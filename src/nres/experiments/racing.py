@@ -107,14 +107,14 @@ def run_race(
     - `say`: told what comes next.
     """
     chosen = _seeds(race, 1 if quick else seeds)
-    plan = {
-        (name, seed): planned(race, name, seed, quick)
+    plan = [
+        (name, planned(race, name, seed, quick))
         for name, entrant in race.entrants.items()
         for seed in chosen[: entrant.seeds if seeds is None else None]
-    }
+    ]
     file = folder / "metrics.jsonl"
-    there = read_records(file)
-    for record in there:
+    known = read_records(file)
+    for record in known:
         name = record.entrant
         if name not in race.entrants or record.settings != planned(
             race, name, record.settings.seed, quick
@@ -124,17 +124,28 @@ def run_race(
                 "--out."
             )
     if race.shares is not None:
-        there += read_records(folder.parent / race.shares / "metrics.jsonl")
+        known += read_records(folder.parent / race.shares / "metrics.jsonl")
     # Everything is made once before anything runs, so that a mistake in the last shows at once.
-    missing = {name: settings for (name, _), settings in plan.items() if not like(settings, there)}
-    for settings in missing.values():
+    for settings in {name: one for name, one in plan if not like(one, known)}.values():
         build(settings)
+    return carry_out(plan, folder, known, finished, say)
+
+
+def carry_out(
+    plan: Sequence[tuple[str, Settings]],
+    folder: Path,
+    known: Sequence[Record],
+    finished: Callable[[Path, Settings], Run],
+    say: Callable[[str], Any],
+) -> list[Record]:
+    """Make the runs, by name, that are not known yet; all are kept in `metrics.jsonl`."""
+    file = folder / "metrics.jsonl"
     records: list[Record] = []
-    for number, ((name, seed), settings) in enumerate(plan.items(), start=1):
-        found = like(settings, there)
+    for number, (name, settings) in enumerate(plan, start=1):
+        found = like(settings, known)
         if found is None:
-            say(f"{number} of {len(plan)}: {name}, seed {seed}")
-            path = folder / "runs" / f"{_file_name(name)}-{seed}"
+            say(f"{number} of {len(plan)}: {name}, seed {settings.seed}")
+            path = folder / "runs" / f"{_file_name(name)}-{settings.seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
         # There may be more seeds than are asked for now, or than there were at the beginning.

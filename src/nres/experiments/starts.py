@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from nres.experiments.claims import Check
 from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
 from nres.experiments.races import HALFCHEETAH_SOLVED, HALFCHEETAH_START, RACES
-from nres.experiments.racing import Record, like, read_records, write_records
+from nres.experiments.racing import Record, carry_out, read_records
 from nres.figures import COLOURS
 from nres.files import save_drawing
 from nres.runs import resolve
@@ -19,29 +19,24 @@ THRESHOLD = HALFCHEETAH_SOLVED * RACES["halfcheetah"].scale
 
 def _make(work: Work) -> Findings:
     quick: dict[str, Any] = {"workers": 2, "updates": 4, "options": {"horizon": 40}}
-    settings = {
-        start: resolve(
-            "halfcheetah",
-            "nres",
-            seed=0,
-            start_seed=start,
-            **quick if work.quick else {"updates": 250, "eval_every": 25, "log_every": 1},
+    plan = [
+        (
+            f"start {start}",
+            resolve(
+                "halfcheetah",
+                "nres",
+                seed=0,
+                start_seed=start,
+                **quick if work.quick else {"updates": 250, "eval_every": 25, "log_every": 1},
+            ),
         )
         for start in range(2 if work.quick else STARTS)
-    }
-    file = work.folder / "metrics.jsonl"
-    there, records = read_records(file), {}
-    for start, wanted in settings.items():
-        found = like(wanted, there)
-        if found is None:
-            work.say(f"start {start + 1} of {len(settings)}")
-            run = work.finished(work.folder / "runs" / str(start), wanted)
-            found = Record.of(f"start {start}", run)
-        records[start] = found
-        write_records(file, list(records.values()), there)
+    ]
+    known = read_records(work.folder / "metrics.jsonl")
+    records = carry_out(plan, work.folder, known, work.finished, work.say)
     _draw(records, work)
-    returns = {start: _returns(record)[-1] for start, record in records.items()}
-    solved = sum(bool((_returns(record) >= THRESHOLD).any()) for record in records.values())
+    returns = {start: _returns(record)[-1] for start, record in enumerate(records)}
+    solved = sum(bool((_returns(record) >= THRESHOLD).any()) for record in records)
     still = sum(abs(value) < 10 for value in returns.values())
     check = Check(
         "starts from which HalfCheetah is solved in 3 million steps",
@@ -49,14 +44,13 @@ def _make(work: Work) -> Findings:
         f"{solved} of {len(records)}; from {still} the policy does not move",
         "holds" if solved > len(records) / 2 else "weaker" if solved else "fails",
     )
-    made = records.values()
     return Findings(
         (check,),
         {"return_by_start": returns},
-        sum(record.entries[-1]["seconds"] for record in made),
+        sum(record.entries[-1]["seconds"] for record in records),
         1,
-        first_and_others([record.device for record in made]),
-        first_and_others([record.versions for record in made]),
+        first_and_others([record.device for record in records]),
+        first_and_others([record.versions for record in records]),
     )
 
 
@@ -64,10 +58,10 @@ def _returns(record: Record) -> np.ndarray:
     return record.evaluations.values * RACES["halfcheetah"].scale
 
 
-def _draw(records: dict[int, Record], work: Work) -> None:
+def _draw(records: list[Record], work: Work) -> None:
     figure = Figure(figsize=(7.6, 4.4), layout="constrained")
     panel = figure.subplots()
-    for start, record in records.items():
+    for start, record in enumerate(records):
         chosen = start == HALFCHEETAH_START
         panel.plot(
             record.evaluations.at["total_steps"],

@@ -93,7 +93,7 @@ def _said(seconds: float) -> str:
 
 
 def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     panel = figure.subplots()
     at = np.arange(len(_TASKS))[::-1]
     theirs, ours = [task.paper for task in _TASKS], [found[task.label][0] for task in _TASKS]
@@ -101,16 +101,15 @@ def _draw(found: dict[str, tuple[float, str]], work: Work) -> None:
     panel.plot(theirs, at, "o", color="#777777", ms=9, label="the paper, at most")
     panel.plot(ours, at, "o", color=COLOURS["NRES"], ms=9, label="nres, mean over seeds")
     for y, task, seconds in zip(at, _TASKS, ours, strict=True):
-        for x, text, side in (
-            (task.paper, f"< {_said(task.paper)}, {task.on}", "left"),
-            (seconds, f"{_said(seconds)}, {found[task.label][1]}", "right"),
+        for x, text, side, shift in (
+            (task.paper, f"< {_said(task.paper)}, {task.on}", "left", -10),
+            (seconds, f"{_said(seconds)}, {found[task.label][1]}", "right", 10),
         ):
-            offset = (9 if side == "left" else -9, 0)
-            panel.annotate(text, (x, y), offset, textcoords="offset points", va="center", ha=side)
+            panel.annotate(text, (x, y), (shift, 8), textcoords="offset points", ha=side)
     panel.set_yticks(at, [task.label for task in _TASKS])
-    panel.set(xscale="log", xlabel="seconds of training", ylim=(-0.6, len(_TASKS) - 0.4))
+    panel.set(xscale="log", xlabel="seconds of training", ylim=(-0.5, len(_TASKS) - 0.3))
     low, high = panel.get_xlim()
-    panel.set_xlim(low / 30, high * 30)
+    panel.set_xlim(low / 50, high * 50)
     panel.grid(alpha=0.3, axis="x")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     save_drawing(figure, work.drawing)
