@@ -27,8 +27,6 @@ def exhibits() -> str:
         label = f" In the paper: {summary['figure']}." if summary["figure"] else ""
         places = dict.fromkeys(map(place, (device, *device.get("others", []))))
         facts = [f"`{summary['command']}`", " and ".join(places)]
-        if "level" in summary["numbers"]:
-            facts.insert(0, level(summary["numbers"]))
         facts.append(f"{summary['seeds']} seed" + "s" * (summary["seeds"] > 1))
         if summary["seconds"]:
             facts.append(f"{summary['seconds']:,.0f} s of computing")
@@ -38,17 +36,19 @@ def exhibits() -> str:
             f"![{summary['claim']}](../results/{name}/{name}.png)",
             table(["", "paper", "here", ""], rows),
             *([f"{summary['remark']}\n"] if summary["remark"] else []),
-            f"{'; '.join(facts)}. Measurements: [results/{name}](../results/{name}).",
+            f"{level(summary['numbers'])}{'; '.join(facts)}. Measurements: [results/{name}](../results/{name}).",
         ]
     return "\n".join([*parts, ""])
 
 
 def level(numbers: dict) -> str:
-    """What a race is measured at, and where it starts."""
+    """What a race is measured at, and where it starts, if it is one."""
+    if "level" not in numbers:
+        return ""
     what, times = numbers["shown"]["what"], numbers["shown"]["times"]
     starts = [value for method in numbers["methods"].values() for value in method["start"]]
     first = " to ".join(dict.fromkeys(f"{times * x:.3g}" for x in (min(starts), max(starts))))
-    return f"Level: a {what} of {times * numbers['level']:.4g}; at the start {first}"
+    return f"Level: a {what} of {times * numbers['level']:.4g} (at the start {first}). "
 
 
 def batching() -> str:

@@ -278,4 +278,6 @@ def _mean(steps: Sequence[float]) -> str:
 def _number(value: float) -> str:
     if math.isinf(value):
         return "never"
-    return f"{value:.2e}" if value >= 1e4 else f"{value:,.3g}"
+    if value >= 1e4:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

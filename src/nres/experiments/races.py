@@ -284,6 +284,8 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 "N = 10": Entrant("nres", 120, {"workers": 10}, seeds=3),
             },
             claims=(Sooner(("N = 100", "NRES", "N = 10")),),
+            remark="The first 900 steps bring workers to different steps, whatever their number. "
+            "Between 100 and 30 of them seeds differ as much as means do.",
             shares="swimmer",
             **_SWIMMER,
         ),
