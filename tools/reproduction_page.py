@@ -36,7 +36,8 @@ def exhibits() -> str:
             f"![{summary['claim']}](../results/{name}/{name}.png)",
             table(["", "paper", "here", ""], rows),
             *([f"{summary['remark']}\n"] if summary["remark"] else []),
-            f"{level(summary['numbers'])}{'; '.join(facts)}. Measurements: [results/{name}](../results/{name}).",
+            f"{level(summary['numbers'])}{'; '.join(facts)}. "
+            f"Measurements: [results/{name}](../results/{name}).",
         ]
     return "\n".join([*parts, ""])
 
