@@ -363,8 +363,8 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 Slower("FullES, sigma = 0.01", 50.0, than="NRES, sigma = 0.01", more=True),
             ),
             remark="With a sigma of 0.001 one of two seeds of FullES comes to the level late, and "
-            "falls back. The right panel counts all in the steps of NRES with a sigma of 0.004, the table those of "
-            "FullES with 0.01 in those of NRES with 0.01.",
+            "falls back. The right panel counts all in the steps of NRES with a sigma of 0.004, "
+            "the table those of FullES with 0.01 in those of NRES with 0.01.",
             shares="halfcheetah",
             **_HALFCHEETAH | {"seeds": (0, 1)},
         ),
