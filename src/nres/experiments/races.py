@@ -247,10 +247,11 @@ RACES: Mapping[str, Race] = MappingProxyType(
             early=0.2,
             remark="Of the paper's 20,000 updates NRES and PES made 9,800, in which NRES comes "
             "close to 1.55 but not there, and TES 3,600, in the second half of which it hardly "
-            "gets any further. So the level is what NRES reaches in a tenth of 20,000 updates. PES "
-            "takes about as many times longer to every level below 2.05, where learning begins. "
-            "One seed; the four runs shared a GPU, so their seconds say little. Losses are capped "
-            "example by example; the paper's words fit a cap on the mean of a batch, too.",
+            "gets any further. So the level, chosen when the runs were over, is what NRES reaches "
+            "in a tenth of 20,000 updates. PES takes 1.5 to 2.2 times as long to every level below "
+            "2.05, where learning begins. One seed; the four runs shared a GPU, so their seconds "
+            "say little. Losses are capped example by example; the paper's words fit a cap on the "
+            "mean of a batch, too.",
             **_LOPT
             | {
                 "system": "learned-optimizer-cifar10",
