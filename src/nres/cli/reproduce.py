@@ -124,9 +124,10 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
 def _check_kind(folder: Path, quick: bool) -> None:
     """A folder is for results or for small versions, which some take from others there."""
     marker = folder / "QUICK"
-    there = "--quick versions" if marker.exists() else "results"
-    used = marker.exists() or any((folder / name).exists() for name in EXHIBITS)
-    if used and marker.exists() != quick:
+    small = marker.exists()
+    used = small or any((folder / name).exists() for name in EXHIBITS)
+    if used and small != quick:
+        there = "--quick versions" if small else "results"
         raise SettingsError(f"{folder} holds {there}: choose another folder with --out.")
     if quick:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nres.experiments.claims import Check, verdict
 from nres.experiments.races import Race
-from nres.experiments.racing import run_race, standings
+from nres.experiments.racing import Record, run_race, standings
 from nres.experiments.racing_figure import race_figure
 from nres.files import write_json
 from nres.runs import Run, Settings
@@ -101,14 +101,21 @@ def of_race(race: Race) -> Exhibit:
                 },
                 "settings": {record.entrant: record.settings.to_json() for record in records},
             },
-            sum(record.entries[-1]["seconds"] for record in records),
-            len({record.settings.seed for record in records}),
-            first_and_others([record.device for record in records]),
-            first_and_others([record.versions for record in records]),
+            seeds=len({record.settings.seed for record in records}),
+            **facts_of(records),
         )
 
     remark = " ".join(filter(None, (race.remark, race.start)))
     return Exhibit(race.figure, race.claim, race.tier, make, remark, takes_seeds=True)
+
+
+def facts_of(records: Sequence[Record]) -> dict[str, Any]:
+    """What findings say of the runs they rest on: how long they took, where, and with what."""
+    return {
+        "seconds": sum(record.entries[-1]["seconds"] for record in records),
+        "device": first_and_others([record.device for record in records]),
+        "versions": first_and_others([record.versions for record in records]),
+    }
 
 
 def first_and_others(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -171,9 +178,10 @@ def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str
             continue
         try:
             found[name] = json.loads(file.read_text(encoding="utf-8"))
-            found[name]["checks"], found[name]["reproduced"]
-        except (ValueError, KeyError) as error:
+        except ValueError:
+            found[name] = {}
+        if not found[name].keys() >= {"checks", "reproduced"}:
             raise MetricsError(
                 f"{file} is damaged: delete it, and `nres reproduce {name}` writes it anew."
-            ) from error
+            )
     return found

@@ -349,8 +349,8 @@ RACES: Mapping[str, Race] = MappingProxyType(
             claim="On HalfCheetah a sigma of 0.001 fails, 0.004 and 0.01 serve, and FullES takes "
             "more than 50 times as many sequential steps.",
             entrants={
-                name: dataclasses.replace(entrant, label=f"{name}, sigma = 0.004")
-                for name, entrant in _entrants({"NRES": 1000, "FullES": 1000}).items()
+                name: Entrant(name.lower(), 1000, label=f"{name}, sigma = 0.004")
+                for name in ("NRES", "FullES")
             }
             | {
                 f"{name}, sigma = {sigma}": Entrant(name.lower(), 1000, {"sigma": sigma})

@@ -143,13 +143,15 @@ def carry_out(
     records: list[Record] = []
     for number, (name, settings) in enumerate(plan, start=1):
         found = like(settings, known)
+        new = found is None
         if found is None:
             say(f"{number} of {len(plan)}: {name}, seed {settings.seed}")
             path = folder / "runs" / f"{_file_name(name)}-{settings.seed}"
             found = Record.of(name, finished(path, settings))
         records.append(dataclasses.replace(found, entrant=name))
-        # There may be more seeds than are asked for now, or than there were at the beginning.
-        write_records(file, records, read_records(file))
+        if new or number == len(plan):
+            # There may be more seeds than are asked for now, or than there were at the beginning.
+            write_records(file, records, read_records(file))
     return records
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
+from nres.experiments.exhibits import Exhibit, Findings, Work, facts_of
 from nres.experiments.races import HALFCHEETAH_SOLVED, HALFCHEETAH_START, RACES
 from nres.experiments.racing import Record, carry_out, read_records
 from nres.figures import COLOURS
@@ -44,14 +44,7 @@ def _make(work: Work) -> Findings:
         f"{solved} of {len(records)}; from {still} the policy does not move",
         "holds" if solved > len(records) / 2 else "weaker" if solved else "fails",
     )
-    return Findings(
-        (check,),
-        {"return_by_start": returns},
-        sum(record.entries[-1]["seconds"] for record in records),
-        1,
-        first_and_others([record.device for record in records]),
-        first_and_others([record.versions for record in records]),
-    )
+    return Findings((check,), {"return_by_start": returns}, **facts_of(records))
 
 
 def _returns(record: Record) -> np.ndarray:

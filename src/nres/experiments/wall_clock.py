@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others, place
+from nres.experiments.exhibits import Exhibit, Findings, Work, facts_of, place
 from nres.experiments.racing import Record, read_records
 from nres.figures import COLOURS
 from nres.files import save_drawing
@@ -61,14 +61,7 @@ def _make(work: Work) -> Findings:
         for task in _TASKS
     )
     numbers = {label: {"seconds": seconds, "on": on} for label, (seconds, on) in found.items()}
-    return Findings(
-        checks,
-        numbers,
-        sum(record.entries[-1]["seconds"] for record in used),
-        seeds,
-        first_and_others([record.device for record in used]),
-        first_and_others([record.versions for record in used]),
-    )
+    return Findings(checks, numbers, seeds=seeds, **facts_of(used))
 
 
 def _seconds(records: list[Record], methods: tuple[str, ...]) -> float:
