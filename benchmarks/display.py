@@ -9,7 +9,7 @@ from rich.console import Console
 
 import nres
 from nres import runs
-from nres.cli.display import Display
+from nres.display import Display
 
 
 def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
@@ -20,7 +20,7 @@ def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
     settings = runs.resolve("lorenz", "nres", **common)
     problem = runs.build(settings)
 
-    def train(callback=None) -> float:
+    def train(**options) -> float:
         began = time.perf_counter()
         result = nres.train(
             problem.estimator,
@@ -28,21 +28,21 @@ def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
             problem.theta,
             updates=updates,
             key=problem.key,
-            callback=callback,
+            **options,
         )
         return time.perf_counter() - began - result.history.setup_time
 
     def displayed() -> float:
         with (
             Path("/dev/null").open("w") as nowhere,
-            Display(Console(file=nowhere, force_terminal=True, width=120), "nres") as display,
+            Display("nres", Console(file=nowhere, force_terminal=True, width=120)) as display,
         ):
-            return train(display)
+            return train(progress=display)
 
     def logged() -> float:
         with tempfile.TemporaryDirectory() as folder:
             metrics = runs.metrics.MetricsWriter(Path(folder) / "m", settings.log_every)
-            seconds = train(metrics.add)
+            seconds = train(callback=metrics.add)
             metrics.close()
         return seconds
 

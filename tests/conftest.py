@@ -13,6 +13,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+# What nres remembers of its user is kept apart, too.
+if "NRES_TESTS_STATE" not in os.environ:
+    state = tempfile.mkdtemp(prefix="nres-tests-state-")
+    atexit.register(shutil.rmtree, state, ignore_errors=True)
+    os.environ["NRES_TESTS_STATE"] = os.environ["XDG_STATE_HOME"] = state
 # Most of the suite's time is compilation of programs that then run for milliseconds.
 os.environ.setdefault(
     "XLA_FLAGS",

@@ -156,7 +156,7 @@ def test_a_state_may_start_from_python_numbers():
 def test_training_and_evaluation():
     estimator, theta = nres.NRES(Wave(), **GOOD), THETA[Wave]
     for arguments, words in [
-        ({"updates": -1, "key": KEY}, "updates must not be negative"),
+        ({"updates": -1, "key": KEY}, "updates must be at least 0"),
         ({"updates": 1, "key": KEY, "eval_every": 0}, "eval_every must be at least 1"),
         ({"updates": 1}, "needs a key"),
     ]:

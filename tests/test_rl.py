@@ -410,7 +410,7 @@ def test_any_function_as_policy():
         (lambda: GymPool("Nope-v0"), "gymnasium cannot make 'Nope-v0'"),
         (lambda: GymPool(CliffEnv), "has no limit of its own: give a horizon"),
         (lambda: GymPool("CartPole-v1", horizon=501), "ends after 500 steps"),
-        (lambda: GymPool("CartPole-v1", processes=-1), "processes must not be negative"),
+        (lambda: GymPool("CartPole-v1", processes=-1), "processes must be at least 0"),
         (lambda: MujocoPool("swimmer").check(jnp.zeros((2, 9))), "theta does not fit"),
         (lambda: MujocoPool("swimmer").check(jnp.zeros((3, 8))), r"gives actions of shape \(3,\)"),
     ],

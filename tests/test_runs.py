@@ -18,7 +18,7 @@ import nres
 from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import MetricsError, MetricsWriter, cut_metrics, read_lines
+from nres.runs.metrics import MetricsError, MetricsWriter, read_lines, rewind_metrics
 from nres.train import Progress
 
 ROOT = Path(__file__).parent.parent
@@ -72,9 +72,11 @@ def test_a_run_is_what_train_does(done):
 def test_a_complete_run_can_be_extended(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     with as_users_run():
-        for updates in (None, 20, 3):
-            with pytest.raises(runs.RunError, match=r"has made 20 updates, and \d+ are asked for"):
-                runs.execute(runs.Run.open(path), updates=updates)
+        for updates in (None, 20):
+            outcome = runs.execute(runs.Run.open(path), updates=updates)
+            assert (outcome.result.state.update, len(outcome.result.history.update)) == (20, 0)
+        with pytest.raises(runs.RunError, match="has made 20 updates, and 3 are asked for"):
+            runs.execute(runs.Run.open(path), updates=3)
         assert runs.Run.open(path).settings.updates == 20
         runs.execute(runs.Run.open(path), updates=30)
         whole = runs.execute(create(tmp_path / "whole", updates=30))
@@ -314,13 +316,13 @@ def test_entries_do_not_depend_on_how_updates_come(done, tmp_path):
 def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
     path = tmp_path / "metrics.jsonl"
     assert read_lines(path) == []
-    steps = {"total_steps": 1, "sequential_steps": 1}
+    steps = {"total_steps": 1, "sequential_steps": 1, "seconds": 0.5}
     good = [{"update": i, "loss": None} | steps for i in range(3)]
     text = "".join(json.dumps(row) + "\n" for row in good)
     path.write_text(text + '{"update": 3, "lo')
     assert read_lines(path) == good
     assert np.isnan(runs.read_metrics(path)["loss"]).all()
-    cut_metrics(path, 1)
+    rewind_metrics(path, 1, None)
     assert read_lines(path) == good[:2]
     path.write_text('{"update"\n' + text)
     with pytest.raises(MetricsError, match="line 1, is not JSON"):

@@ -15,7 +15,7 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_users_run
 from nres.estimators import base
-from nres.train import _Chunks
+from nres.updates import Chunks
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(8)
@@ -313,7 +313,7 @@ def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, mon
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     estimator = nres.NRES(Wave(), workers=1, window=5, sigma=0.1)
 
-    chunks = _Chunks(estimator, eval_every, last)
+    chunks = Chunks(estimator, eval_every, last)
 
     def sizes(update):
         """The size of the bundle that each update is in, by the update the bundle begins with."""

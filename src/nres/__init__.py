@@ -7,6 +7,7 @@ from nres import pools as pools
 from nres import runs as runs
 from nres import systems as systems
 from nres import variance as variance
+from nres.caching import cache_compilations as cache_compilations
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES
@@ -31,8 +32,11 @@ from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
 from nres.systems.learned_optimizer import load_optimizer as load_optimizer
 from nres.train import Progress as Progress
+from nres.train import Reporter as Reporter
 from nres.train import TrainResult as TrainResult
 from nres.train import TrainState as TrainState
 from nres.train import train as train
+from nres.weights import load_theta as load_theta
+from nres.weights import save_theta as save_theta
 
 __version__ = "0.1.0"

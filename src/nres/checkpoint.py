@@ -7,6 +7,7 @@ a damaged or foreign checkpoint is told from a good one before anything is conti
 
 import json
 import logging
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from nres import hosts
 from nres.errors import first_line
 
 FORMAT = "nres-1"
+# What the library that writes checkpoints takes for a pattern, or for another separator.
+_UNUSABLE = frozenset("[]" if os.sep == "\\" else "[]\\")
 
 
 class CheckpointError(RuntimeError):
@@ -61,6 +64,8 @@ class Checkpoints:
 
         logging.getLogger("absl").setLevel(logging.ERROR)  # every save would be reported there
         self.folder = Path(folder).resolve()
+        if write:
+            self.check_folder(self.folder)
         self._ocp = ocp
         self._manager = None
         if not hosts.first():
@@ -81,6 +86,16 @@ class Checkpoints:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be used: {error}") from error
+
+    @staticmethod
+    def check_folder(folder: Path) -> None:
+        """Refuse a folder from which checkpoints could not be read back."""
+        if found := _UNUSABLE.intersection(str(folder.resolve())):
+            raise CheckpointError(
+                f"checkpoints cannot be kept in {folder}: the library that writes them does not "
+                f"find files below a folder with {' or '.join(sorted(found))} in its name. "
+                "Choose another folder."
+            )
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -104,7 +119,12 @@ class Checkpoints:
             return
         # A copy, too: the caller may go on changing what is written only later.
         facts = json.loads(json.dumps(facts))
-        facts = {"format": FORMAT, "leaves": _describe(tree, leaves), "facts": facts}
+        facts = {
+            "format": FORMAT,
+            "leaves": _describe(tree, leaves),
+            "facts": facts,
+            "crc32": _facts_checksum(facts),
+        }
         args = self._ocp.args
         parts = {
             # Orbax does not save arrays without elements; their shapes are among the facts.
@@ -129,35 +149,61 @@ class Checkpoints:
         """The facts that were saved with a checkpoint."""
         return self._description(update)["facts"]
 
-    def restore(self, update: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+    def restore(
+        self, update: int, like: PyTree, *, partial: bool = False
+    ) -> tuple[PyTree, dict[str, Any]]:
         """A checkpoint's tree and facts.
 
         **Arguments:**
 
         - `update`: one of `updates()`.
         - `like`: a tree of arrays, or of their shapes, as it was when saved.
+        - `partial`: whether `like` is a dictionary with only some of the saved entries.
         """
         description = self._description(update)
-        self._check_structure(update, description["leaves"], like)
+        saved = description["leaves"]
+        wanted = [True] * len(saved)
+        if partial:
+            names = tuple(f"[{name!r}]" for name in like)
+            wanted = [row["name"].startswith(names) for row in saved]
+        chosen = [row for row, want in zip(saved, wanted, strict=True) if want]
+        self._check_structure(update, chosen, like)
+        read = self._leaves(update, description)
+        leaves = [leaf for leaf, want in zip(read, wanted, strict=True) if want]
+        templates, structure = jax.tree.flatten(like)
+        values = [_from_host(*each) for each in zip(leaves, templates, chosen, strict=True)]
+        return jax.tree.unflatten(structure, values), description["facts"]
+
+    def verify(self, update: int) -> None:
+        """Read a checkpoint back; a `CheckpointError` says what is wrong with it."""
+        self.wait()
+        if update not in self.updates():
+            raise CheckpointError(f"{self.folder / str(update)} is not there after it was written.")
+        self._leaves(update, self._description(update))
+
+    def _leaves(self, update: int, description: dict[str, Any]) -> list[np.ndarray]:
         # The checkpoint itself says what is to be read: it is checked below.
-        empty = [
-            np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
-            for leaf in description["leaves"]
-        ]
+        try:
+            empty = [
+                np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
+                for leaf in description["leaves"]
+            ]
+        except (MemoryError, ValueError) as error:
+            raise self._damaged(update, first_line(error)) from error
         leaves = hosts.arrays_from_first(self._read(update, empty))
         for leaf, expected in zip(leaves, description["leaves"], strict=True):
             if _checksum(leaf) != expected["crc32"]:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
-        templates, structure = jax.tree.flatten(like)
-        saved = description["leaves"]
-        values = [_from_host(*each) for each in zip(leaves, templates, saved, strict=True)]
-        return jax.tree.unflatten(structure, values), description["facts"]
+        return leaves
 
     def _found(self) -> list[int]:
         """The updates of complete checkpoints, by processes that read the disk."""
         if self._manager is None or not self.folder.exists():
             return []
-        return sorted(self._manager.all_steps(read=True))
+        try:
+            return sorted(self._manager.all_steps(read=True))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.folder} cannot be read: {first_line(error)}") from error
 
     def _read(self, update: int, empty: list[np.ndarray]) -> list[np.ndarray]:
         """Arrays from the disk, by processes that read it; the others get back what they give."""
@@ -188,6 +234,18 @@ class Checkpoints:
                 f"{self.folder / str(update)} was not written by nres, or by a version of it with "
                 "another format."
             )
+        try:
+            facts, leaves = description["facts"], description["leaves"]
+            for row in leaves:
+                # What is not a shape and a dtype fails here.
+                np.empty((0, *row["stored_shape"]), jnp.dtype(row["stored"]))
+                (row["name"], row["crc32"], row["shape"], row["dtype"])
+            whole = isinstance(facts, dict) and facts.get("update", update) == update
+        except (LookupError, TypeError, ValueError, AttributeError):
+            whole = False
+        # Checkpoints of earlier versions have no such sum.
+        if not whole or description.get("crc32", checksum := _facts_checksum(facts)) != checksum:
+            raise self._damaged(update, "its description is not what was written")
         return description
 
     def _check_structure(self, update: int, saved: list[dict], like: PyTree) -> None:
@@ -233,6 +291,10 @@ def _from_host(value: np.ndarray, like: Any, saved: dict[str, Any]) -> Any:
         return value
     array = jnp.asarray(value)
     return jax.random.wrap_key_data(array, impl=saved["key"]) if "key" in saved else array
+
+
+def _facts_checksum(facts: Any) -> int:
+    return zlib.crc32(json.dumps(facts, sort_keys=True).encode())
 
 
 def _checksum(leaf: np.ndarray) -> int:

@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from nres.checks import array_bytes, check_memory, positive_number, whole_number
 from nres.estimators.base import as_key
 from nres.estimators.values import Steps, worker_keys
 from nres.noise import draw
 from nres.pools.base import Pool, Window
 from nres.pools.jax import JaxPool, advance, as_pool
-from nres.system import as_theta
+from nres.system import as_theta, horizon_of
+
+# The key, the loss and the number of steps of one episode.
+_EPISODE_BYTES = 32
 
 
 class Evaluation(eqx.Module):
@@ -22,6 +26,15 @@ class Evaluation(eqx.Module):
     losses: Float[Array, "episodes"]
     """The mean loss per step of each episode."""
     taken: Array
+
+    def __repr__(self) -> str:
+        if isinstance(self.losses, jax.core.Tracer):
+            return f"Evaluation({self.losses})"
+        spread = f" ± {float(self.stderr):.2g}" if self.losses.size > 1 else ""
+        return (
+            f"Evaluation(loss {float(self.loss):.5g}{spread}, {self.losses.size:,} episode"
+            f"{'s' * (self.losses.size != 1)}, {self.steps.total:,} steps)"
+        )
 
     @property
     def loss(self) -> Float[Array, ""]:
@@ -65,19 +78,18 @@ def evaluate(
         $\mathcal N(\theta, \sigma^2 I)$, so that the mean is the smoothed loss.
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
-    if episodes < 1:
-        raise ValueError(f"episodes must be at least 1, got {episodes}.")
-    if not sigma >= 0:
-        raise ValueError(f"sigma must not be negative, got {sigma}.")
+    episodes, horizon = whole_number("episodes", episodes), horizon_of(pool)
+    sigma = positive_number("sigma", sigma, zero=True)
     pool.check(theta)
+    check_memory(2 * episodes * (array_bytes(theta) + _EPISODE_BYTES), f"{episodes:,} episodes")
     run = _run_compiled if isinstance(pool, JaxPool) else _run
     window = run(pool, theta, key, episodes, sigma)
-    return Evaluation(jnp.asarray(window.loss)[0] / pool.horizon, jnp.asarray(window.steps)[0])
+    return Evaluation(jnp.asarray(window.loss)[0] / horizon, jnp.asarray(window.steps)[0])
 
 
 def _run(pool: Pool, theta, key, episodes: int, sigma: float) -> Window:
     thetas, keys, start = _episodes(theta, key, episodes, sigma)
-    return advance(pool, None, thetas, keys, start, pool.horizon)
+    return advance(pool, None, thetas, keys, start, horizon_of(pool))
 
 
 _run_compiled = eqx.filter_jit(_run)

@@ -1,9 +1,11 @@
 """Files are replaced in one step: whoever looks sees the old one or the whole new one."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,50 @@ def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, with null for numbers that it does not know."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+
+
+def create_json(path: Path, value: Any) -> None:
+    """Write JSON to a new file; of several processes that try, one succeeds.
+
+    The others, and whoever comes later, get a `FileExistsError`.
+    """
+    # With the number of the process: another may be trying, too.
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    try:
+        partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            with path.open("x", encoding="utf-8") as file:
+                file.write(partial.read_text(encoding="utf-8"))
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_plain(path: Path, largest: int | None = None) -> bytes:
+    """Read a file that somebody else may have put there.
+
+    Links are not followed, and devices and pipes not read: they could lead anywhere, or never end.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `largest`: refuse one of more bytes.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
+    flags = os.O_RDONLY
+    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, flag, 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        if largest is not None and status.st_size > largest:
+            raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
+        return file.read()
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:

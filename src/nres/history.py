@@ -1,6 +1,7 @@
 """`History`: what happened in a run, update by update."""
 
 import dataclasses
+import html
 import math
 import time
 import warnings
@@ -24,11 +25,15 @@ COLUMNS = (
 )
 
 
+# At least so many updates without anything finite, before training stops.
+LEAST_PATIENCE = 20
+
+
 class NonFiniteWarning(RuntimeWarning):
     """Workers whose loss or gradient was not finite were left out of an update."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class History:
     """What happened, update by update: row i tells of update `update[i]`, counted from 1."""
 
@@ -39,7 +44,8 @@ class History:
     seconds: np.ndarray
     """Wall-clock spent on updates so far: without compilation, unlocking and evaluation."""
     loss: np.ndarray
-    """The mean loss of the perturbed unrolls, per step."""
+    """The training loss: the mean loss per step of the unrolls, perturbed as they are. The noise
+    may make it much larger than the loss at `theta` itself, which `nres.evaluate` gives."""
     grad_norm: np.ndarray
     nonfinite: np.ndarray
     """Workers left out because their contribution was not finite."""
@@ -54,10 +60,47 @@ class History:
     evals: dict[str, np.ndarray]
     """What `eval_fn` returned, by name; a bare number is called `"eval"`."""
     unlock_steps: Steps
+    began: float
+    """`seconds` before the first of these updates: zero unless a run was continued."""
     setup_time: float
     """Seconds spent on compilation and on unlocking the workers."""
     eval_time: float
     """Seconds spent in `eval_fn`."""
+
+    def summary(self) -> str:
+        """The run in one line: losses from the first to the last, steps, and seconds."""
+        parts = [f"{name} {first:.4g} → {last:.4g}" for name, first, last in self._changes()]
+        steps = f"{self.total_steps[-1]:.2e} unroll steps" if len(self.total_steps) else ""
+        seconds = f"{self._seconds():.1f} s"
+        return ", ".join(filter(None, [*parts, steps, seconds]))
+
+    def __repr__(self) -> str:
+        return f"History({len(self.update):,} updates, {self.summary()})"
+
+    def _repr_html_(self) -> str:
+        cells = [
+            (html.escape(name), f"{first:.4g}", f"{last:.4g}")
+            for name, first, last in self._changes()
+        ]
+        rows = "".join(f"<tr><td>{n}</td><td>{a}</td><td>{b}</td></tr>" for n, a, b in cells)
+        return (
+            f"<p>{len(self.update):,} updates in {self._seconds():.1f} s "
+            f"({self.eval_time:.1f} s evaluating, {self.setup_time:.1f} s compiling and "
+            f"unlocking)</p><table><tr><th></th><th>first</th><th>last</th></tr>{rows}</table>"
+        )
+
+    def _seconds(self) -> float:
+        """Seconds spent on the updates of this history."""
+        if not len(self.seconds):
+            return 0.0
+        # Rows of one call share its time evenly, so the first tells what it began with.
+        return float(self.seconds[-1] - self.began)
+
+    def _changes(self) -> list[tuple[str, float, float]]:
+        """The training loss and the evaluations: name, first and last finite value."""
+        found = [("training loss", self.loss), *self.evals.items()]
+        finite = [(name, values[np.isfinite(values)]) for name, values in found]
+        return [(name, float(v[0]), float(v[-1])) for name, v in finite if v.size]
 
 
 class Log:
@@ -71,6 +114,12 @@ class Log:
         self.policy = estimator.nonfinite
         self.unlock_steps = unlock_steps
         self.update, self.steps, self.seconds = update, steps, seconds
+        self.began = seconds
+        self.workers = estimator.workers
+        # By then every worker has begun a new episode, so no old state is to blame.
+        self.patience = max(LEAST_PATIENCE, 2 * estimator.windows)
+        self.hopeless = 0
+        self.diverged = False
         self.setup_time = self.eval_time = 0.0
         self.parts: list[dict[str, np.ndarray]] = []
         self.eval_rows: list[tuple[int, float, dict[str, float]]] = []
@@ -84,6 +133,7 @@ class Log:
     ) -> dict[str, np.ndarray]:
         nonfinite, worker, start, restarted, late, *unused = integers.T
         self._report_nonfinite(nonfinite, worker, start)
+        self._count_hopeless(nonfinite + late >= self.workers, late)
         number = np.arange(1, len(floats) + 1)
         total, sequential = (
             before + np.cumsum(bound - part.astype(np.int64))
@@ -125,13 +175,30 @@ class Log:
         )
         self.warned = True
 
-    def evaluate(self, eval_fn, theta: Theta, update: int, seconds: float) -> dict[str, float]:
+    def _count_hopeless(self, hopeless: np.ndarray, late: np.ndarray) -> None:
+        """Count the updates, up to now, in which no worker gave anything finite."""
+        hopeless = hopeless & (late < self.workers)
+        good = np.flatnonzero(~hopeless)
+        fresh = len(hopeless) if not good.size else len(hopeless) - 1 - int(good[-1])
+        self.hopeless = fresh if good.size else self.hopeless + fresh
+        if self.hopeless >= self.patience:
+            self.diverged = True
+            update = self.update + len(hopeless)
+            warnings.warn(
+                f"training stopped at update {update}: since update {update - self.hopeless + 1} "
+                "no worker has given a finite loss or gradient. Smaller steps (learning rate, "
+                "sigma) or a bounded loss may help.",
+                NonFiniteWarning,
+                stacklevel=4,
+            )
+
+    def evaluate(self, eval_fn, theta: Theta) -> dict[str, float]:
         began = time.perf_counter()
         result = eval_fn(theta)
         values = result if isinstance(result, dict) else {"eval": result}
         evals = {name: float(value) for name, value in values.items()}  # in the order given
         self.eval_time += time.perf_counter() - began
-        self.eval_rows.append((update, seconds, evals))
+        self.eval_rows.append((self.update, self.seconds, evals))
         return evals
 
     def history(self) -> History:
@@ -149,6 +216,7 @@ class Log:
                 for name in names
             },
             unlock_steps=self.unlock_steps,
+            began=self.began,
             setup_time=self.setup_time,
             eval_time=self.eval_time,
         )

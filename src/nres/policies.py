@@ -5,6 +5,7 @@ a simulator that is not JAX should not wait for a dispatch to it at every step.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from nres.checks import check_memory, positive_number, whole_number
 from nres.system import Theta
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -80,6 +82,10 @@ class MLP:
             raise ValueError(
                 f"activation must be one of {', '.join(ACTIVATIONS)}, got {self.activation!r}."
             )
+        for size in self.sizes:
+            whole_number("the size of a layer", size)
+        largest = max(a * b for a, b in itertools.pairwise(self.sizes))
+        check_memory(4 * largest, f"a policy with layers of {self.sizes}")
 
     def initial_theta(self, key: Key[Array, ""]) -> list[dict[str, Array]]:
         keys = jax.random.split(key, len(self.sizes) - 1)
@@ -133,6 +139,8 @@ def as_policy(
     if not isinstance(policy, str):
         return policy
     given = {} if variance is None else {"variance": variance}
+    if variance is not None:
+        positive_number("variance", variance, zero=True)
     if policy == "linear":
         return Linear(observations, actions, **given)
     if found := re.fullmatch(r"mlp:([0-9]+(?:,[0-9]+)*)(?::(\w+))?", policy):

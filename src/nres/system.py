@@ -1,6 +1,9 @@
 """`System`: one trajectory of an unrolled computation graph, in pure JAX."""
 
 import abc
+import dataclasses
+import traceback
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -8,11 +11,27 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.checks import whole_number
+
 Theta: TypeAlias = PyTree[Float[Array, "..."]]
 State: TypeAlias = PyTree[Any]
 
 
-class System(eqx.Module):
+class _SystemMeta(type(eqx.Module)):  # type: ignore[misc]
+    """Says what to do about a field that `__init__` sets and the class does not declare."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **options)
+        except dataclasses.FrozenInstanceError as error:
+            field = str(error).rpartition(" ")[2]
+            raise TypeError(
+                f"{cls.__name__} sets the field {field} without declaring it: add a line with its "
+                f"type to the body of the class, such as `{field.strip(chr(39))}: float`."
+            ) from error
+
+
+class System(eqx.Module, metaclass=_SystemMeta):
     r"""What is unrolled: the same parameters applied for `horizon` steps.
 
     A system defines $s_0 = \mathrm{init}(\theta)$ and
@@ -88,6 +107,22 @@ def as_theta(theta: PyTree) -> Theta:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), theta)
 
 
+def check_finite(theta: Theta) -> None:
+    """Raise a `ValueError` that names the leaf where a starting point is not finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
+        if isinstance(leaf, jax.core.Tracer):
+            continue
+        bad = int(jnp.size(leaf) - jnp.isfinite(leaf).sum())
+        if bad:
+            name = "theta" + jax.tree_util.keystr(path)
+            raise ValueError(f"{bad} of the {jnp.size(leaf)} numbers in {name} are not finite.")
+
+
+def horizon_of(system: Any) -> int:
+    """The horizon of a system or pool, checked."""
+    return whole_number(f"{type(system).__name__}.horizon", system.horizon)
+
+
 def parameter_count(theta: PyTree) -> int:
     """d, the number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(theta))
@@ -103,11 +138,30 @@ def check_system(system: System, theta: Theta) -> None:
     name = type(system).__name__
     key = jax.eval_shape(lambda: jax.random.key(0))
     t = jax.ShapeDtypeStruct((), jnp.int32)
-    before = jax.eval_shape(lambda th, k: jax.tree.map(jnp.asarray, system.init(th, k)), theta, key)
-    result = jax.eval_shape(system.step, before, theta, t, key)
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
-        raise ValueError(f"{name}.step must return (state, loss) or (state, loss, ended).")
-    after, loss, *ended = result
+
+    def init(theta: Theta, key: Any) -> State:
+        state = system.init(theta, key)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            if not eqx.is_array_like(leaf):
+                where = "state" + jax.tree_util.keystr(path)
+                raise ValueError(
+                    f"{name}.init must return arrays: {where} is of type {type(leaf).__name__}."
+                )
+        return jax.tree.map(jnp.asarray, state)
+
+    def step(state: State, theta: Theta, t: Any, key: Any) -> Any:
+        result = system.step(state, theta, t, key)
+        if not isinstance(result, tuple) or len(result) not in (2, 3):
+            raise ValueError(f"{name}.step must return (state, loss) or (state, loss, ended).")
+        if not eqx.is_array(result[1]):
+            raise ValueError(
+                f"{name}.step must return a JAX array as loss, got {result[1]!r} of type "
+                f"{type(result[1]).__name__}: compute it from the state, with jax.numpy."
+            )
+        return jax.tree.map(jnp.asarray, result)
+
+    before = _traced(name, "init", init, theta, key)
+    after, loss, *ended = _traced(name, "step", step, before, theta, t, key)
     if jnp.shape(loss) != () or not jnp.issubdtype(loss.dtype, jnp.floating):
         raise ValueError(
             f"{name}.step must return a scalar floating-point loss, "
@@ -133,3 +187,31 @@ def check_system(system: System, theta: Theta) -> None:
                 f"{name}.step changes {leaf}: init gives {old.dtype}{list(old.shape)}, "
                 f"step gives {new.dtype}{list(new.shape)}."
             )
+
+
+def _traced(system: str, method: str, function: Callable, *arguments: Any) -> Any:
+    """The shapes that a method of a system returns; what JAX cannot trace is told in a sentence."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except _NOT_TRACEABLE as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+        where = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+        raise ValueError(
+            f"{where}{system}.{method} needs the value of a traced array, as a Python `if`, "
+            "`while`, `float()` or a NumPy function does: use jnp.where, jax.lax.cond or jax.numpy."
+        ) from error
+
+
+_NOT_TRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a file is neither of this package nor installed."""
+    path = filename.replace("\\", "/")
+    ours = __file__.replace("\\", "/").rpartition("/")[0]
+    return not path.startswith((ours, "<")) and "/site-packages/" not in path

@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import math
-import operator
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,20 +17,26 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nres import hosts
-from nres.estimators.base import Estimator, as_key, compute_estimate
-from nres.estimators.values import Estimate, EstimatorState, Info, Steps, squared_norm
+from nres.checks import whole_number
+from nres.estimators.base import Estimator, as_key, starting_points_compiled
+from nres.estimators.values import EstimatorState, Steps
 from nres.history import History, Log
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
+from nres.updates import DISPATCH_SECONDS, DISPATCH_UPDATES, Chunks, Dispatch, host_update
 
-# Between two visits to Python, compiled code runs for about so long, and at most so many updates.
-# Each visit costs: on a CPU, the memory for what is temporary is taken anew.
-DISPATCH_SECONDS = 0.5
-DISPATCH_UPDATES = 4096
-# On an accelerator every iteration of a loop of unknown length waits for the host, so updates
-# come in bundles of known length: up to this many, and about so many sequential steps.
-BUNDLE = 32
-BUNDLE_STEPS = 3200
+
+@runtime_checkable
+class Reporter(Protocol):
+    """Told how training goes; `nres.display.Display` is one."""
+
+    def phase(self, name: str) -> None:
+        """Told what begins now: `"compiling"`, `"unlocking"`, `"evaluating"` or `"updating"`."""
+        ...
+
+    def __call__(self, progress: "Progress") -> Any:
+        """Called like the `callback` of `train`."""
+        ...
 
 
 class TrainState(eqx.Module):
@@ -47,7 +52,7 @@ class TrainState(eqx.Module):
     """Wall-clock spent on updates so far."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TrainResult:
     """What `train` returns. Passing `theta` and `state` to `train` again continues the run."""
 
@@ -58,6 +63,18 @@ class TrainResult:
     """Whether Ctrl-C was pressed, or the callback ended the run before its last update."""
     signalled: bool = False
     """Whether it was Ctrl-C."""
+    diverged: bool = False
+    """Whether training stopped because no worker had given anything finite for a while."""
+
+    def __repr__(self) -> str:
+        ended = " diverged," if self.diverged else " interrupted," if self.interrupted else ""
+        return (
+            f"TrainResult({self.state.update:,} updates,{ended} {self.history.summary()}; "
+            "see .theta, .state, .history)"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.history._repr_html_()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +101,15 @@ def train(
     eval_fn: Callable[[Theta], Any] | None = None,
     eval_every: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
+    progress: bool | Reporter = False,
     state: TrainState | None = None,
 ) -> TrainResult:
     """Minimise the loss by updates of an optimizer with an estimator's gradients.
 
     With a JAX system many updates run in one compiled call; with any other pool the loop is
     Python's. Ctrl-C ends the run after the updates under way and returns what was done so far.
+    Training also stops, with a warning, once no worker has given a finite loss or gradient for
+    two episodes (`result.diverged`).
 
     ```python
     system = nres.systems.Lorenz()
@@ -112,42 +132,108 @@ def train(
         dictionary of numbers.
     - `callback`: called as `callback(progress)` about twice a second, with a `Progress`, and
         after the evaluation before the first update; the run ends early if it returns true.
+    - `progress`: `True` shows what is going on: compiling, unlocking, updates, loss, time left.
     - `state`: the `state` of an earlier result, to continue that run.
     """
-    theta, updates = as_theta(theta), operator.index(updates)
-    if updates < 0:
-        raise ValueError(f"updates must not be negative, got {updates}.")
-    if eval_every is not None and eval_every < 1:
-        raise ValueError(f"eval_every must be at least 1, got {eval_every}.")
+    _check_parts(estimator, optimizer, eval_fn, callback)
+    theta, updates = as_theta(theta), whole_number("updates", updates, 0)
+    if eval_every is not None:
+        eval_every = whole_number("eval_every", eval_every)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
+    if state is None and key is None:
+        raise ValueError("train needs a key, or the state of an earlier run to continue.")
+    with _reporting(progress, f"{type(estimator).__name__}, {updates:,} updates") as reporter:
+        return _train(
+            estimator,
+            optimizer,
+            theta,
+            updates,
+            None if key is None else as_key(key),
+            eval_fn,
+            eval_every,
+            callback,
+            reporter,
+            state,
+        )
+
+
+@contextlib.contextmanager
+def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | None]:
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield None
+    else:
+        from nres.display import Display  # rich is slow to import: for those who look
+
+        with Display(title) as display:
+            yield display
+
+
+def _train(
+    estimator: Estimator,
+    optimizer: optax.GradientTransformation,
+    theta: Theta,
+    updates: int,
+    key: Array | None,
+    eval_fn: Callable[[Theta], Any] | None,
+    eval_every: int,
+    callback: Callable[[Progress], Any] | None,
+    reporter: Reporter | None,
+    state: TrainState | None,
+) -> TrainResult:
+    phase = reporter.phase if reporter is not None else lambda name: None
 
     began = time.perf_counter()
-    if state is None:
-        if key is None:
-            raise ValueError("train needs a key, or the state of an earlier run to continue.")
-        estimator_state = estimator.init(theta, as_key(key))
-        unlock = estimator_state.unlock_steps
-        state = TrainState(estimator_state, optimizer.init(theta), 0, unlock, 0.0)
+    phase("compiling")
     compiled = isinstance(estimator.pool, JaxPool)
+    offset = None
+    if state is None:
+        assert key is not None
+        theta = estimator.check(theta)
+        if compiled:
+            begun, offset = starting_points_compiled(estimator, theta, key)
+        else:
+            phase("unlocking")
+            begun = estimator.init(theta, key)
+        state = TrainState(begun, optimizer.init(theta), 0, begun.unlock_steps, 0.0)
     last = state.update + updates
-    chunks = _Chunks(estimator, eval_every if eval_fn is not None else None, last)
+    chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
     # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
     carry = _copy((theta, state.optimizer, state.estimator))
-    log = Log(estimator, state.estimator.unlock_steps, state.update, state.steps, state.seconds)
+    steps = state.steps
     if compiled:
+        dispatch = Dispatch(estimator, optimizer)
         for bundle in chunks.bundles(state.update):  # no update yet: this only compiles
-            carry, *_ = _compiled_updates((estimator, optimizer, jnp.asarray(0), bundle), carry)
-        state = TrainState(carry[2], carry[1], *log.position())
+            carry, *_ = dispatch(0, bundle, carry)
+        if offset is not None and estimator.windows > 1:
+            phase("unlocking")
+            carry, steps = dispatch.unlock(offset, chunks.bundle, carry)
+    log = Log(estimator, carry[2].unlock_steps, state.update, steps, state.seconds)
+    state = TrainState(carry[2], carry[1], *log.position())
     log.setup_time = time.perf_counter() - began
 
     size = 1
+
+    def evaluate(theta: Theta) -> dict[str, float]:
+        phase("evaluating")
+        evals = log.evaluate(eval_fn, hosts.own(_copy(theta)))
+        phase("updating")
+        return evals
+
+    def tell(progress: Progress) -> bool:
+        asked = callback is not None and bool(callback(progress))
+        if reporter is not None:
+            reporter(progress)
+        return asked
+
+    phase("updating")
     with _interruptible() as interrupted:
         stop = False
         if eval_fn is not None and state.update == 0:
-            first = log.evaluate(eval_fn, hosts.own(_copy(carry[0])), 0, 0.0)
-            if callback is not None:
-                callback(Progress(carry[0], state, last, log.nothing(), first))
-        while state.update < last:
+            first = evaluate(carry[0])
+            tell(Progress(carry[0], state, last, log.nothing(), first))
+        while state.update < last and not log.diverged:
             # Every process has its own clock, and a signal reaches one of them.
             size, stop = hosts.agree(size, stop or interrupted())
             if stop:
@@ -156,11 +242,10 @@ def train(
             if compiled:
                 bundle, most = chunks.next(state.update)
                 count = max(1, min(size, most) // bundle) * bundle
-                arguments = (estimator, optimizer, jnp.asarray(count // bundle), bundle)
-                carry, *rows = _compiled_updates(arguments, carry)
+                carry, *rows = dispatch(count // bundle, bundle, carry)
             else:
                 count = 1
-                carry, *rows = _host_update(estimator, optimizer, carry)
+                carry, *rows = host_update(estimator, optimizer, carry)
             floats, integers = (np.asarray(r)[:count] for r in rows)
             elapsed = time.perf_counter() - began
             size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
@@ -169,13 +254,38 @@ def train(
             theta = carry[0]
             state = TrainState(carry[2], carry[1], *log.position())
             evals = None
-            if eval_fn is not None and state.update == chunks.stop(state.update - 1):
-                evals = log.evaluate(eval_fn, hosts.own(_copy(theta)), state.update, state.seconds)
-            if callback is not None:
-                stop = bool(callback(Progress(theta, state, last, columns, evals)))
+            due = state.update == chunks.stop(state.update - 1) or log.diverged
+            if eval_fn is not None and due:
+                evals = evaluate(theta)
+            stop = tell(Progress(theta, state, last, columns, evals))
         signalled = interrupted()
-    stopped = signalled or state.update < last
-    return TrainResult(carry[0], state, log.history(), interrupted=stopped, signalled=signalled)
+    stopped = signalled or (state.update < last and not log.diverged)
+    return TrainResult(
+        carry[0],
+        state,
+        log.history(),
+        interrupted=stopped,
+        signalled=signalled,
+        diverged=log.diverged,
+    )
+
+
+def _check_parts(estimator: Any, optimizer: Any, eval_fn: Any, callback: Any) -> None:
+    """Refuse what is no estimator or optimizer, with what was probably meant."""
+    if not isinstance(estimator, Estimator):
+        raise TypeError(
+            f"estimator must be an estimator of nres, such as nres.NRES(system, ...); got "
+            f"{type(estimator).__name__}."
+        )
+    if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
+        name = getattr(optimizer, "__name__", None)
+        meant = f"optax.{name}(1e-3)" if callable(optimizer) and name else "optax.sgd(1e-3)"
+        raise TypeError(
+            f"optimizer must be an optax optimizer, got {name or repr(optimizer)}: write {meant}."
+        )
+    for name, function in [("eval_fn", eval_fn), ("callback", callback)]:
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function, got {type(function).__name__}.")
 
 
 def _copy(tree: PyTree) -> PyTree:
@@ -185,104 +295,6 @@ def _copy(tree: PyTree) -> PyTree:
         return jnp.copy(leaf) if eqx.is_array(leaf) else leaf
 
     return jax.tree.map(copy, tree)
-
-
-class _Chunks:
-    """Which updates are made by one call of compiled code.
-
-    Updates are bundled from evaluation to evaluation; what is left before one is made singly. How
-    an update is made so depends on its number alone, not on where a run was continued.
-    """
-
-    def __init__(self, estimator: Estimator, eval_every: int | None, last: int):
-        self.eval_every, self.last = eval_every, last
-        largest = 1
-        if jax.default_backend() != "cpu":
-            largest = max(1, min(BUNDLE, BUNDLE_STEPS // estimator.window, eval_every or BUNDLE))
-        divisors = [n for n in range(1, largest + 1) if (eval_every or n) % n == 0]
-        self.bundle = divisors[-1] if 4 * divisors[-1] >= largest else largest
-
-    def stop(self, update: int) -> int:
-        """The first update after this one at which a call must end."""
-        every = self.eval_every
-        return self.last if every is None else min(self.last, (update // every + 1) * every)
-
-    def next(self, update: int) -> tuple[int, int]:
-        """The size of a bundle, and how many updates may be made with it."""
-        done = update if self.eval_every is None else update % self.eval_every
-        left = self.stop(update) - update
-        to_next_bundle = -done % self.bundle
-        if to_next_bundle == 0 and left >= self.bundle:
-            return self.bundle, left // self.bundle * self.bundle
-        return 1, min(left, to_next_bundle) or left
-
-    def bundles(self, update: int) -> set[int]:
-        """All sizes of bundles that will be used."""
-        sizes: set[int] = set()
-        while update < self.last and len(sizes) < 2:
-            size, most = self.next(update)
-            sizes.add(size)
-            update += most
-        return sizes
-
-
-@eqx.filter_jit(donate="all-except-first")
-def _compiled_updates(arguments, carry):
-    estimator, optimizer, bundles, bundle = arguments
-
-    def one_update(i, loop):
-        carry, floats, integers = loop
-        estimate = compute_estimate(estimator, carry[0], carry[2])
-        theta, optimizer_state = apply_gradient(
-            optimizer, carry[0], carry[1], estimate.grad, estimate.loss
-        )
-        carry = (theta, optimizer_state, estimate.state)
-        more_floats, more_integers = _report(*_reported(estimate))
-        return carry, floats.at[i].set(more_floats), integers.at[i].set(more_integers)
-
-    def one_bundle(i, loop):
-        body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
-        return jax.lax.fori_loop(0, bundle, body, loop)
-
-    rows = jnp.zeros((DISPATCH_UPDATES, 2)), jnp.zeros((DISPATCH_UPDATES, 7), jnp.int32)
-    return jax.lax.fori_loop(0, bundles, one_bundle, (carry, *rows))
-
-
-def _host_update(estimator, optimizer, carry):
-    estimate = compute_estimate(estimator, carry[0], carry[2])
-    # Only what the update reads is handed to compiled code: a simulator's state stays outside.
-    theta, optimizer_state, _ = carry
-    theta, optimizer_state = _apply_compiled(
-        optimizer, theta, optimizer_state, estimate.grad, estimate.loss
-    )
-    floats, integers = _report(*_reported(estimate))
-    return (theta, optimizer_state, estimate.state), floats[None], integers[None]
-
-
-def apply_gradient(optimizer, theta, optimizer_state, grad, loss):
-    """Parameters and optimizer state after one update."""
-    # Some optimizers want to know the loss, too. Wrapped here, where it is traced: a wrapper made
-    # for every run would be a new function, and compile anew.
-    update = optax.with_extra_args_support(optimizer).update
-    change, optimizer_state = update(grad, optimizer_state, theta, value=loss)
-    return optax.apply_updates(theta, change), optimizer_state
-
-
-_apply_compiled = eqx.filter_jit(apply_gradient)
-
-
-def _reported(estimate: Estimate) -> tuple:
-    return estimate.grad, estimate.loss, estimate.info, estimate.spent.unused
-
-
-@eqx.filter_jit
-def _report(grad: Theta, loss: Array, info: Info, unused: Array) -> tuple[Array, Array]:
-    """The numbers that are kept of an update, in two rows: each costs a write to memory."""
-    norm = jnp.sqrt(squared_norm(grad))
-    start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
-    floats = jnp.stack([loss.astype(float), norm.astype(float)])
-    counts = [info.nonfinite, info.first_nonfinite, start, info.restarted, info.late]
-    return floats, jnp.stack([*counts, *unused])
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, finished, parse_options
 from nres.figures import DISPLAY_NAMES, comparison_figure
@@ -26,6 +27,7 @@ from nres.runs import (
     times_to_level,
 )
 from nres.runs.compare import AXES, Curve, headline
+from nres.runs.settings import EVALUATIONS
 
 # With a budget of seconds, updates are not what ends a run.
 ENDLESS = 10**9
@@ -81,6 +83,9 @@ def compare(
         if name in METHODS and "sigma" in METHODS[name].takes:
             own["sigma"] = sigma
         own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
+        # Evaluations are what a comparison is for: their cost is no reason to make fewer.
+        made = own["updates"] or resolve(system, name, eval_every=1, **own).updates
+        own["eval_every"] = max(1, made // EVALUATIONS)
         if budget_seconds is not None:
             own |= {"budget_seconds": budget_seconds, "log_every": 1000, "eval_every": ENDLESS}
         planned[name] = [resolve(system, name, seed=seed, **own) for seed in range(seeds)]
@@ -104,7 +109,7 @@ def compare(
     write_json(folder / "comparison.json", summary)
     if not quiet:
         console.print(_table(summary))
-        console.print(f"Comparison: {folder}", highlight=False, soft_wrap=True)
+        say(f"Comparison: {folder}", console)
 
 
 def _updates(
@@ -119,7 +124,7 @@ def _updates(
         return ENDLESS
     if budget_steps is None:
         return updates
-    estimator = build(resolve(system, method, **own)).estimator
+    estimator = build(resolve(system, method, eval_every=1, **own)).estimator
     each = estimator.members * estimator.workers * estimator.window
     if budget_steps < each:
         raise SettingsError(f"--budget-steps is less than one update of {method}, {each} steps.")
@@ -179,10 +184,11 @@ def _number(value: float) -> float | None:
 def _table(summary: dict[str, Any]) -> Table:
     measured = summary["measured"].replace("_", " ")
     reference = DISPLAY_NAMES[summary["reference"]]
-    table = Table(
-        title=f"{summary['system']}: {measured}, and when it first is {summary['level']:.4g} "
+    title = (
+        f"{summary['system']}: {measured}, and when it first is {summary['level']:.4g} "
         f"(in brackets: relative to {reference})"
     )
+    table = Table(title=plain(title))
     table.add_column("method")
     for heading in ("at the end", "at best", "updates", "sequential steps", "total steps", "s"):
         table.add_column(heading, justify="right")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.data import DATASETS, download, places
 from nres.runs import SettingsError
@@ -40,7 +41,7 @@ def data(
                 bars.update(tasks[name], completed=got)
 
             folder = download(DATASETS[fetch], data_dir, url=url, report=report)
-        console.print(f"{fetch}: {folder}", soft_wrap=True, highlight=False)
+        say(f"{fetch}: {folder}", console)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("data set", "file", "where"):
@@ -49,15 +50,11 @@ def data(
     for dataset in DATASETS.values():
         for i, file in enumerate(dataset.files):
             found = dataset.find(file, data_dir)
-            where = "[dim]not found[/dim]" if found is None else str(found)
+            where = "[dim]not found[/dim]" if found is None else plain(found)
             table.add_row(dataset.name if i == 0 else "", file.name, where)
     console.print(table)
     looked = ", ".join(str(place) for place in places(data_dir))
-    console.print(
-        f"\nLooked in {looked}. Get one with: nres data --download NAME",
-        soft_wrap=True,
-        highlight=False,
-    )
+    say(f"\nLooked in {looked}. Get one with: nres data --download NAME", console)
 
 
 def _bars(console: Console) -> Progress:

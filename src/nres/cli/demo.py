@@ -9,7 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.cli.display import Display
+from nres.cli.console import say
+from nres.cli.errors import explained
+from nres.cli.train import Seed
+from nres.display import Display
 from nres.experiments.figures import lorenz_paths
 from nres.experiments.presets import SYSTEMS
 from nres.figures import DISPLAY_NAMES
@@ -20,9 +23,10 @@ from nres.systems import Lorenz
 from nres.train import TrainResult, train
 
 
+@explained
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("."),
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Fit a chaotic system with each of the nine methods; print a table and draw a figure.
 
@@ -41,7 +45,8 @@ def demo(
     for method in SYSTEMS["lorenz"].presets:
         settings = resolve("lorenz", method, seed=seed)
         problem = build(settings)
-        with Display(console, f"{DISPLAY_NAMES[method]:7}") as display:
+        silent = not console.is_terminal
+        with Display(f"{DISPLAY_NAMES[method]:7}", console, quiet=silent) as display:
             result = train(
                 problem.estimator,
                 problem.optimizer,
@@ -50,7 +55,7 @@ def demo(
                 key=problem.key,
                 eval_fn=problem.measure,
                 eval_every=settings.eval_every,
-                callback=display,
+                progress=display,
             )
         if result.interrupted:
             raise typer.Exit(130)
@@ -59,7 +64,7 @@ def demo(
     console.print(_table(rows))
     lorenz_paths(system, results, out / "demo.png")
     write_json(out / "demo.json", {"seed": seed, "methods": rows})
-    console.print(f"\nFigure: {out / 'demo.png'}, numbers: {out / 'demo.json'}")
+    say(f"\nFigure: {out / 'demo.png'}, numbers: {out / 'demo.json'}", console)
 
 
 def _summary(system: Lorenz, name: str, result: TrainResult) -> dict[str, Any]:

@@ -4,21 +4,28 @@ import functools
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import jax
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from nres.checkpoint import CheckpointError
+from nres.cli.console import plain, tolerate_encoding
 from nres.data import DataError
+from nres.errors import first_line
 from nres.estimators import NonFiniteError
+from nres.history import NonFiniteWarning
 from nres.hosts import HostError, several
 from nres.pools import PoolError
+from nres.report.page import LeftOutWarning
 from nres.runs import RunError, SettingsError
-from nres.runs.metrics import MetricsError
+from nres.runs.metrics import DamagedMetricsWarning, MetricsError
 from nres.systems.learned_optimizer.export import OptimizerFileError
+from nres.weights import WeightsError
 
 TOLD = (
     RunError,
@@ -29,9 +36,15 @@ TOLD = (
     NonFiniteError,
     DataError,
     OptimizerFileError,
+    WeightsError,
     ImportError,
+    MemoryError,
     OSError,
 )
+_WARNINGS = (NonFiniteWarning, DamagedMetricsWarning, LeftOutWarning)
+# What JAX says of a device that is not there, and of memory that is not enough.
+_BACKEND = ("Unable to initialize backend", "Unknown backend", "No visible")
+_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def explained(command: Callable) -> Callable:
@@ -39,21 +52,41 @@ def explained(command: Callable) -> Callable:
 
     @functools.wraps(command)
     def wrapped(*arguments, **options):
-        try:
-            return command(*arguments, **options)
-        except SettingsError as error:
-            tell(error)
-            end(2, error)
-        except TOLD as error:
-            tell(error)
-            end(1, error)
-        except Exception as error:
-            if not several() or isinstance(error, typer.Exit):
-                raise
-            traceback.print_exc()
-            end(1, error)
+        tolerate_encoding()
+        with warnings.catch_warnings():
+            warnings.showwarning = _tell_warning
+            for kind in _WARNINGS:
+                warnings.simplefilter("always", kind)
+            try:
+                return command(*arguments, **options)
+            except SettingsError as error:
+                tell(error)
+                end(2, error)
+            except TOLD as error:
+                tell(error if str(error) else "there is not enough memory.")
+                end(1, error)
+            except Exception as error:
+                if isinstance(error, RuntimeError | ValueError) and (words := _of_jax(error)):
+                    tell(words)
+                    end(1, error)
+                if not several() or isinstance(error, typer.Exit):
+                    raise
+                traceback.print_exc()
+                end(1, error)
 
     return wrapped
+
+
+def _of_jax(error: Exception) -> str | None:
+    """The sentence for an error of JAX that is the user's to mend."""
+    text = str(error)
+    if any(words in text for words in _BACKEND):
+        wanted = os.environ.get("JAX_PLATFORMS")
+        hint = f" JAX_PLATFORMS is {wanted!r}: unset it, or set it to cpu." if wanted else ""
+        return f"JAX finds no device to compute on: {first_line(error)}{hint}"
+    if isinstance(error, jax.errors.JaxRuntimeError) and any(words in text for words in _MEMORY):
+        return f"there is not enough memory: {first_line(error)}"
+    return None
 
 
 def end(code: int, error: Exception | None = None) -> NoReturn:
@@ -66,6 +99,14 @@ def end(code: int, error: Exception | None = None) -> NoReturn:
 
 
 def tell(error: Exception | str) -> None:
-    """What went wrong, in a sentence."""
-    message = Text.assemble(("Error: ", "bold red"), str(error))
-    Console(stderr=True, soft_wrap=True).print(message)
+    """Print what went wrong, in a sentence."""
+    _print("Error: ", "bold red", str(error))
+
+
+def _tell_warning(message: Any, *where: Any, **options: Any) -> None:
+    _print("Warning: ", "yellow", str(message))
+
+
+def _print(label: str, style: str, text: str) -> None:
+    line = Text.assemble((label, style), plain(text))
+    Console(stderr=True).print(line, soft_wrap=True, highlight=False)

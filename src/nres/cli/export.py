@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from nres.cli.console import say
 from nres.cli.errors import explained
+from nres.cli.train import Best, TrustCode
 from nres.experiments.card import write_optimizer
 from nres.runs import Run, RunError, SettingsError
 from nres.systems.learned_optimizer import LearnedOptimizerSystem
@@ -16,16 +17,19 @@ from nres.systems.learned_optimizer import LearnedOptimizerSystem
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     out: Annotated[Path | None, typer.Option(help="The .npz file to write.")] = None,
+    best: Best = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the optimizer that a run has learned, with a card that says what it is.
 
     Example: nres export runs/learned-optimizer-nres-... --out mine.npz
     """
-    opened = Run.open(run)
+    opened = Run.open(run, trust_code=trust_code)
     out = out or opened.path / "optimizer.npz"
     if out.suffix != ".npz":
         raise SettingsError(f"{out} must end in .npz.")
     system = opened.problem.system
     if not isinstance(system, LearnedOptimizerSystem):
         raise RunError(f"{opened.settings.system} learns no optimizer: there is none to export.")
-    Console().print("\n".join(map(str, write_optimizer(opened, system, out))), soft_wrap=True)
+    for path in write_optimizer(opened, system, out, best=best):
+        say(path)

@@ -91,11 +91,16 @@ def _checked(coordinator: str, num_processes: int | None, process_id: int | None
             f"--process-id goes from 0 to --num-processes - 1, {num_processes - 1}; got "
             f"{process_id}."
         )
-    return {
+    arguments = {
         "coordinator_address": coordinator,
         "num_processes": num_processes,
         "process_id": process_id,
     }
+    host = hosts.split_address(coordinator)[0]  # type: ignore[index]
+    if host in ("localhost", "127.0.0.1", "::1"):
+        # JAX would listen to every network that this machine is in.
+        arguments["coordinator_bind_address"] = coordinator
+    return arguments
 
 
 def _wait_for(address: str, timeout: int) -> None:

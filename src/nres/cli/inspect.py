@@ -9,7 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nres.cli.console import plain, say
 from nres.cli.errors import explained
+from nres.cli.outcome import losses
+from nres.cli.train import Best, Seed, TrustCode
 from nres.evaluate import evaluate as evaluate_system
 from nres.experiments.presets import SYSTEMS
 from nres.figures import run_figure
@@ -18,6 +21,7 @@ from nres.runs import METHODS, OPTIMIZERS, Run, RunError
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
 
+@explained
 def list_known() -> None:
     """List systems, methods and presets.
 
@@ -58,52 +62,49 @@ def show(run: RunFolder) -> None:
     Example: nres show runs/first
     """
     opened = Run.open(run)
-    console, metrics = Console(), opened.metrics
+    metrics, config = opened.metrics, opened.config
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in opened.settings.to_json().items():
-        if value not in (None, {}):
-            table.add_row(name, str(value))
-    config = opened.config
-    table.add_row("created", config["created"])
-    table.add_row("device", f"{config['device']['count']} × {config['device']['kind']}")
-    table.add_row("versions", ", ".join(f"{k} {v}" for k, v in config["versions"].items()))
-    if config["git"]:
-        changed = ", with changes" if config["git"]["changed"] else ""
-        table.add_row("git", config["git"]["commit"][:12] + changed)
+    facts = {k: v for k, v in opened.settings.to_json().items() if v not in (None, {})}
+    facts["created"] = config.get("created")
+    for name in ("device", "versions", "git"):  # as they were found, whatever they are
+        value = config.get(name)
+        described = value.items() if isinstance(value, dict) else ()
+        facts[name] = ", ".join(f"{k} {v}" for k, v in described)
     done = int(metrics["update"][-1]) if len(metrics["update"]) else 0
-    table.add_row("updates made", f"{done:,} of {opened.settings.updates:,}")
+    facts["updates made"] = f"{done:,} of {opened.settings.updates:,}"
     if done:
-        table.add_row("seconds", f"{metrics['seconds'][-1]:.1f}")
-        table.add_row("unroll steps", f"{metrics['total_steps'][-1]:.3e}")
-    measured = [name for name in metrics if name.startswith("eval/")]
-    for name in ("loss", *measured):
-        values = metrics[name][np.isfinite(metrics[name])]
-        if values.size:
-            best = f", best {values.min():.5g}" if name in ("loss", *measured[:1]) else ""
-            table.add_row(name.removeprefix("eval/"), f"{values[-1]:.5g}{best}")
-    console.print(table)
+        facts["seconds"] = f"{metrics['seconds'][-1]:.1f}"
+        facts["unroll steps"] = f"{metrics['total_steps'][-1]:.3e}"
+    for name, value in facts.items():
+        if value:
+            table.add_row(name, plain(value))
+    for line in losses(opened):
+        name, _, value = line.partition(": ")
+        table.add_row(plain(name), plain(value))
+    Console().print(table)
 
 
 @explained
 def evaluate(
     run: RunFolder,
-    episodes: Annotated[int, typer.Option(help="Over how many episodes.", min=1)] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
+    episodes: Annotated[int, typer.Option(help="The number of episodes.", min=1)] = 100,
+    seed: Seed = 0,
+    best: Best = False,
+    trust_code: TrustCode = False,
 ) -> None:
-    """Evaluate the parameters of a run's newest checkpoint, unperturbed.
+    """Evaluate the parameters of a run's newest checkpoint, without noise.
 
     Example: nres evaluate runs/first --episodes 1000
     """
-    opened = Run.open(run)
-    theta, problem = opened.theta(), opened.problem
+    opened = Run.open(run, trust_code=trust_code)
+    (updates, theta), problem = opened.newest(best=best), opened.problem
     result = evaluate_system(problem.system, theta, jax.random.key(seed), episodes=episodes)
-    console = Console()
-    losses = np.asarray(result.losses)
-    spread = losses.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
-    console.print(f"loss: {losses.mean():.5g} ± {spread:.2g} over {episodes} episodes")
-    console.print("As measured while training:")
+    each = np.asarray(result.losses)
+    spread = each.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
+    say(f"loss: {each.mean():.5g} ± {spread:.2g} over {episodes} episodes, after {updates} updates")
+    say("As measured while training:")
     for name, value in problem.measure(theta).items():
-        console.print(f"  {name}: {float(value):.5g}")
+        say(f"  {name}: {float(value):.5g}")
 
 
 @explained
@@ -124,4 +125,4 @@ def plot(
     if out.suffix not in (".png", ".pdf", ".svg"):
         raise RunError(f"{out} must end in .png, .pdf or .svg.")
     run_figure(opened, out)
-    Console().print(f"Figure: {out}", soft_wrap=True)
+    say(f"Figure: {out}")

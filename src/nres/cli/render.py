@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from nres.cli.console import say
 from nres.cli.errors import explained
+from nres.cli.train import Best, Seed, TrustCode
 from nres.pools import MujocoPool
 from nres.pools.mujoco.render import choose_backend, film, save
 from nres.runs import Run, RunError, SettingsError
@@ -20,21 +21,23 @@ def render(
     ] = None,
     steps: Annotated[int, typer.Option(help="How many steps to show.", min=1)] = 400,
     every: Annotated[int, typer.Option(help="Steps from frame to frame.", min=1)] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the initial state.")] = 0,
+    seed: Seed = 0,
+    best: Best = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Film the policy of a run's newest checkpoint, in MuJoCo.
 
     Example: nres render runs/swimmer-nres-... --out swimmer.gif
     """
     choose_backend()
-    opened = Run.open(run)
+    opened = Run.open(run, trust_code=trust_code)
     out = out or opened.path / "policy.gif"
     if out.suffix not in (".gif", ".png"):
         raise SettingsError(f"{out} must end in .gif or .png.")
     pool = opened.problem.system
     if not isinstance(pool, MujocoPool):
         raise RunError(f"{opened.settings.system} is not a MuJoCo task: there is nothing to film.")
-    frames = film(pool, opened.theta(), seed, steps=steps, every=every)
+    frames = film(pool, opened.theta(best=best), seed, steps=steps, every=every)
     seconds = pool.task.frame_skip * pool.model.opt.timestep * every
     save(frames, out, milliseconds=round(1000 * seconds))
-    Console().print(f"{len(frames)} frames: {out}", soft_wrap=True, highlight=False)
+    say(f"{len(frames)} frames: {out}")

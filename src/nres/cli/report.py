@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.report import find_runs, write_report
 from nres.runs import SettingsError
@@ -31,4 +31,4 @@ def report(
     if out.suffix not in (".html", ".htm"):
         raise SettingsError(f"{out} must end in .html.")
     write_report(find_runs(runs), out, title)
-    Console().print(f"Report: {out}", soft_wrap=True, highlight=False)
+    say(f"Report: {out}")

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nres.cli.console import plain
+from nres.cli.console import say as say_line
 from nres.cli.errors import TOLD, explained, tell
 from nres.cli.train import Quiet, finished
 from nres.experiments.exhibits import Work, exhibit_summary, read_summaries, verdict_line
@@ -105,20 +107,19 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
 
     def say(text: str) -> None:
         said.append(text)
-        console.print(f"{name}: {text}", highlight=False, soft_wrap=True)
+        say_line(f"{name}: {text}", console)
 
     work = Work(folder, name, quick, seeds, finish, say)
     again = f"Go on with: {work.command} --out {shlex.quote(str(out))}"
     try:
         summary = exhibit_summary(EXHIBITS[name], work)
     except KeyboardInterrupt:
-        console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
+        say_line(f"Interrupted. {again}", console)
         raise typer.Exit(130) from None
     if not said:
-        text = f"Measured before, in {folder}: another --out measures anew."
-        console.print(text, highlight=False, soft_wrap=True)
+        say_line(f"Measured before, in {folder}: another --out measures anew.", console)
     console.print(_checks(summary))
-    console.print(f"Figure: {work.drawing}.png", soft_wrap=True, highlight=False)
+    say_line(f"Figure: {work.drawing}.png", console)
 
 
 def _check_kind(folder: Path, quick: bool) -> None:
@@ -135,12 +136,18 @@ def _check_kind(folder: Path, quick: bool) -> None:
 
 
 def _checks(summary: dict[str, Any]) -> Table:
-    table = Table(title=f"{summary['claim']}\n{verdict_line(summary)}")
-    for heading in ("", "paper", "here", ""):
+    table = Table(title=plain(f"{summary['claim']}\n{verdict_line(summary)}"))
+    for heading in ("", "paper", "here", "")[: 3 if summary["quick"] else 4]:
         table.add_column(heading)
     for check in summary["checks"]:
-        table.add_row(check["about"], check["paper"], check["ours"], check["grade"])
+        _add_check(table, [], check)
     return table
+
+
+def _add_check(table: Table, first: list[str], check: dict[str, Any]) -> None:
+    """A row of a table; without a verdict where it has no column for one."""
+    cells = [*first, check["about"], check["paper"], check["ours"], check["grade"] or ""]
+    table.add_row(*map(plain, cells[: len(table.columns)]))
 
 
 def _contents(folder: Path) -> Table:
@@ -158,12 +165,12 @@ def _comparison(folder: Path) -> Table:
     there = read_summaries(folder, EXHIBITS)
     if not there:
         raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
-    table = Table(title=f"The paper, and {folder}")
+    table = Table(title=plain(f"The paper, and {folder}"))
     for heading in ("id", "", "paper", "here", ""):
         table.add_column(heading, no_wrap=heading == "id")
     for name, summary in there.items():
         for check in summary["checks"]:
-            table.add_row(name, check["about"], check["paper"], check["ours"], check["grade"])
+            _add_check(table, [name], check)
             name = ""
         table.add_section()
     return table

@@ -1,5 +1,6 @@
 """`nres train` and `nres resume`."""
 
+import dataclasses
 import json
 import math
 import signal
@@ -7,18 +8,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 import typer
 from rich.console import Console
 
 from nres import hosts
 from nres.checkpoint import Checkpoints
-from nres.cli.display import Display
+from nres.cli.console import say
 from nres.cli.errors import end, explained
 from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
+from nres.cli.outcome import diverged, tell_outcome
+from nres.display import Display
 from nres.figures import run_figure
 from nres.runs import (
-    Outcome,
     Problem,
     Run,
     RunError,
@@ -30,6 +31,8 @@ from nres.runs import (
     resolve,
 )
 from nres.runs.places import moved
+from nres.system import Theta
+from nres.weights import load_theta
 
 System = Annotated[
     str,
@@ -55,6 +58,14 @@ AllowStale = Annotated[
     bool, typer.Option("--allow-stale", help="Do not wait for the slowest half of the actors.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness.", min=-(2**63), max=2**63 - 1)]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that the folder names, wherever it is from."),
+]
+Best = Annotated[
+    bool, typer.Option("--best", help="Take the parameters of the best evaluation instead.")
+]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
 ]
@@ -74,9 +85,15 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="sgd, adam, ... of optax.")] = None,
     lr: Annotated[str | None, typer.Option(help="Learning rate: 1e-3, or 1e-3,1000:1e-4.")] = None,
     updates: Annotated[int | None, typer.Option(help="How many updates to make.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    seed: Seed = 0,
     start_seed: Annotated[
         int | None, typer.Option(help="Seed of the start alone, if it is to be another.")
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="Begin with the parameters of another run, or of an .npz file."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Updates an evaluation.")] = None,
@@ -127,12 +144,27 @@ def train(
         ray=ray,
         actors=actors,
         allow_stale=allow_stale,
+        start_from=None if start is None else str(start.absolute()),
         options=parse_options(options, policy=policy, data_dir=data_dir),
     )
     problem = build(settings)
+    if start is not None:
+        problem = dataclasses.replace(problem, theta=_start(start, problem.theta))
     path = hosts.from_first(str(out or new_path(system, settings.method)))
     run = Run.create(path, settings, problem)
     carry_out(run, problem, tensorboard=tensorboard, quiet=quiet)
+
+
+def _start(path: Path, like: Theta) -> Theta:
+    """The parameters of another run's newest checkpoint, or of a file."""
+    if not path.is_dir():
+        return load_theta(path, like)
+    with Checkpoints(path / "checkpoints", write=False) as checkpoints:
+        updates = checkpoints.updates()
+        if not updates:
+            raise SettingsError(f"--from {path}: there is no checkpoint in that folder.")
+        # The code of that run is not needed for this, and is not run.
+        return checkpoints.restore(updates[-1], {"theta": like}, partial=True)[0]["theta"]
 
 
 @explained
@@ -149,23 +181,40 @@ def resume(
     ray: Ray = None,
     actors: Actors = None,
     allow_stale: AllowStale = False,
+    fresh_episodes: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-episodes",
+            help="Keep parameters and optimizer, and begin new episodes; for simulators whose "
+            "states cannot be saved.",
+        ),
+    ] = False,
+    trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was interrupted, or killed, as if it had not been.
+    """Go on with a run that was interrupted or killed; it ends exactly as it would have.
 
-    In another place, if one is said; --ray none brings it back from a Ray cluster.
+    --devices or --ray continue it elsewhere; --ray none brings it back from a Ray cluster.
 
     Example: nres resume runs/first
     """
     connect(coordinator, num_processes, process_id, connect_timeout)
-    opened = Run.open(run)
+    opened = Run.open(run, trust_code=trust_code)
     settings = moved(opened.settings, _count(devices), ray, actors, allow_stale)
     problem = None
     if settings != opened.settings:
-        problem = build(settings)  # or it is refused
-        opened = opened.changed(**settings.to_json())
-    carry_out(opened, problem, updates=updates, tensorboard=tensorboard, quiet=quiet)
+        _ = opened.problem  # refused if it is not what it was, or not trusted
+        problem = opened.with_start(build(settings))
+    carry_out(
+        opened,
+        problem,
+        settings=settings,
+        updates=updates,
+        fresh_episodes=fresh_episodes,
+        tensorboard=tensorboard,
+        quiet=quiet,
+    )
 
 
 def _count(devices: str | None) -> int | None:
@@ -180,36 +229,30 @@ def _count(devices: str | None) -> int | None:
 
 
 def carry_out(
-    run: Run,
-    problem: Problem | None = None,
-    *,
-    updates: int | None = None,
-    tensorboard: bool,
-    quiet: bool,
+    run: Run, problem: Problem | None = None, *, tensorboard: bool, quiet: bool, **options: Any
 ) -> None:
     """Execute a run with a display, draw its figure, and say how it ended."""
     console = Console()
     quiet = quiet or not hosts.first()
+    silent = quiet or not console.is_terminal
     settings = run.settings
-    title = f"{settings.method} on {settings.system}"
+    title = f"{settings.method} on {settings.system.rpartition('/')[2]}"
     try:
-        with Display(console, title, quiet=quiet) as display:
+        with Display(title, console, quiet=silent) as display:
             outcome = execute(
-                run, problem=problem, updates=updates, callback=display, tensorboard=tensorboard
+                run, problem=problem, progress=display, tensorboard=tensorboard, **options
             )
     except KeyboardInterrupt:
         # While compiling, or a second time: what is lost was not in a checkpoint yet.
-        console.print(
-            f"Interrupted. Go on from the newest checkpoint with: nres resume {run.path}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"Interrupted. Go on from the newest checkpoint with: nres resume {run.path}", console)
         end(130)
     run = outcome.run
     if hosts.first():
         run_figure([run], run.path / "figure.png")
     if not quiet:
-        tell(console, outcome)
+        tell_outcome(console, outcome)
+    if outcome.diverged:
+        raise RunError(diverged(outcome))
     if outcome.unfinished and (outcome.signal is not None or hosts.several()):
         # If it was none of this process, another one of the run got it.
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
@@ -226,6 +269,8 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
             raise RunError(
                 f"{path} holds a run with other settings: choose another folder with --out."
             )
+        # The settings, and with them the code, are those of the command.
+        run = dataclasses.replace(run, trusted=True)
         with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
             seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
@@ -236,37 +281,15 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
         run = Run.create(path, settings, build(settings))
     title = f"{settings.method}, seed {settings.seed}"
     try:
-        with Display(console, title, quiet=quiet) as display:
-            stopped = execute(run, callback=display).signal
+        silent = quiet or not console.is_terminal
+        with Display(title, console, quiet=silent) as display:
+            stopped = execute(run, progress=display).signal
     except KeyboardInterrupt:  # while compiling, or a second time
         stopped = int(signal.SIGINT)
     if stopped is not None:
-        console.print(f"Interrupted. {again}", highlight=False, soft_wrap=True)
+        say(f"Interrupted. {again}", console)
         raise typer.Exit(128 + stopped)
     return run
-
-
-def tell(console: Console, outcome: Outcome) -> None:
-    """How a run ended, in a few lines."""
-    run, state, metrics = outcome.run, outcome.result.state, outcome.run.metrics
-    rate = state.update / state.seconds if state.seconds else 0.0
-    console.print(
-        f"{state.update:,} of {run.settings.updates:,} updates in {state.seconds:.1f} s "
-        f"({rate:,.0f}/s), {state.steps.total:.2e} unroll steps, {state.steps.sequential:.2e} "
-        "one after another.",
-        highlight=False,
-    )
-    measured = [name for name in metrics if name.startswith("eval/")]
-    for name in measured:
-        values = metrics[name][np.isfinite(metrics[name])]
-        if values.size:
-            best = f", best {values.min():.4g}" if name == measured[0] else ""
-            console.print(f"{name[5:]}: {values[0]:.4g} → {values[-1]:.4g}{best}", highlight=False)
-    console.print(f"Run: {run.path}", highlight=False, soft_wrap=True)
-    if outcome.unfinished:
-        console.print(
-            f"Interrupted. Go on with: nres resume {run.path}", highlight=False, soft_wrap=True
-        )
 
 
 def parse_options(given: list[str] | None, **named: str | Path | None) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from nres.cli.console import plain, say
 from nres.cli.errors import explained
-from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, parse_options
+from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
 from nres.estimators.values import Steps
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
@@ -52,7 +53,7 @@ def variance(
         typer.Option(help="A run, at whose checkpoints to measure: `nres train --keep-every`."),
     ] = None,
     samples: Samples = None,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for table and figure.")] = None,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
@@ -109,7 +110,7 @@ def variance(
         for update, table in rows.items():
             name = f"after {update:,} updates" if run is not None else "at a fresh start"
             console.print(_table(f"{title}, {name}", table))
-        console.print(f"Figure: {folder / 'variance.png'}", highlight=False, soft_wrap=True)
+        say(f"Figure: {folder / 'variance.png'}", console)
 
 
 @explained
@@ -124,7 +125,7 @@ def advise(
     ] = None,
     run: RunOption = None,
     samples: Samples = None,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for figure and numbers.")] = None,
     policy: PolicyOption = None,
     data_dir: DataDir = None,
@@ -182,9 +183,10 @@ def advise(
         return
     chosen = [f"--{k} {v}" for k, v in recommended.items() if (k, v) != ("window", pool.horizon)]
     chosen += [shlex.quote(f"--set={k}={v}") for k, v in settings.options.items()]
-    console.print(f"nres train {system} {' '.join(chosen)} --lr ...", soft_wrap=True)
-    console.print(*(f"- {reason}" for reason in advice.reasons), sep="\n", highlight=False)
-    console.print(f"Figure: {folder / 'advice.png'}", highlight=False, soft_wrap=True)
+    say(f"nres train {system} {' '.join(chosen)} --lr ...", console)
+    for reason in advice.reasons:
+        say(f"- {reason}", console)
+    say(f"Figure: {folder / 'advice.png'}", console)
 
 
 def _problem(
@@ -197,7 +199,8 @@ def _problem(
 ) -> tuple[Run | None, Problem, Settings]:
     """A run if one is given, and what is to be measured."""
     if run is not None:
-        opened = Run.open(run)
+        # The code of the run is what the command names.
+        opened = Run.open(run, trust_code=True)
         if (its := opened.settings.system) != full_name(system):
             raise SettingsError(f"{run} is a run of {its}, not of {system}.")
         if options:
@@ -269,7 +272,7 @@ def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
 
 
 def _table(title: str, rows: tuple[Row, ...]) -> Table:
-    table = Table(title=title)
+    table = Table(title=plain(title))
     table.add_column("K", justify="right")
     table.add_column("method")
     for heading in ("total variance", "95 % interval", "signal / noise"):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import sys
 from pathlib import Path
 
 
@@ -66,12 +65,10 @@ def places(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """Where downloads go, unless told otherwise."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "nres"
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "nres"
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "nres"
+    """The folder that downloads go to, unless told otherwise."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("nres", appauthor=False)
 
 
 FASHION_MNIST = Dataset(

@@ -41,11 +41,9 @@ class Differentiating(Estimator):
             )
         self.pool = pool
         self.horizon = pool.horizon
-        self.workers = workers
-        self.window = window
+        self.workers, self.window = check_settings(pool, workers, window, nonfinite)
         self.members = 1
         self.nonfinite = nonfinite
-        check_settings(pool, workers, window, nonfinite)
 
 
 def for_lanes(theta: Theta, workers: int) -> PyTree:

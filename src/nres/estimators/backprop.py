@@ -8,12 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, Options, for_lanes
-from nres.estimators.base import weigh
+from nres.estimators.averaging import weigh
 from nres.estimators.blocks import Carry
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import System, Theta, at_least_single
+from nres.system import System, Theta, at_least_single, horizon_of
 
 
 class Narrowing(System):
@@ -55,8 +56,9 @@ class Backpropagation(Differentiating):
         **options: Unpack[Options],
     ):
         super().__init__(system, workers=workers, window=window, **options)
-        self.checkpoint_every = self.window if checkpoint_every is None else checkpoint_every
-        if not 1 <= self.checkpoint_every <= self.window:
+        every = self.window if checkpoint_every is None else checkpoint_every
+        self.checkpoint_every = whole_number("checkpoint_every", every)
+        if self.checkpoint_every > self.window:
             raise ValueError(
                 f"checkpoint_every must be from 1 to the window, {self.window} steps; got "
                 f"{checkpoint_every}."
@@ -149,12 +151,13 @@ class BPTT(Backpropagation):
         **options: Unpack[Options],
     ):
         pool = as_pool(system)
+        horizon = horizon_of(pool)
         if checkpoint_every is None:
-            checkpoint_every = even_segment(pool.horizon)
+            checkpoint_every = even_segment(horizon)
         super().__init__(
             pool,
             workers=workers,
-            window=pool.horizon,
+            window=horizon,
             checkpoint_every=checkpoint_every,
             **options,
         )

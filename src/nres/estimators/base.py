@@ -10,25 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Int, Key, PyTree
 
+from nres.checks import array_bytes, check_memory, whole_number
+from nres.estimators.averaging import average
 from nres.estimators.blocks import Carry, over_blocks
 from nres.estimators.mesh import begin_on, on_all, run_on
 from nres.estimators.values import (
     Contributions,
     Estimate,
     EstimatorState,
-    Info,
-    Spent,
     Steps,
     Workers,
-    squared_norm,
     worker_keys,
 )
-from nres.noise import where_worker
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
-from nres.system import Theta, as_theta, at_least_single, parameter_count
+from nres.system import Theta, as_theta, check_finite, parameter_count
+
+# Keys, positions, losses and norms of one worker.
+_WORKER_BYTES = 64
 
 
 class NonFiniteError(FloatingPointError):
@@ -84,7 +85,7 @@ class Estimator(eqx.Module):
 
     def with_workers(self, workers: int) -> "Estimator":
         """The same estimator with another number of workers."""
-        check_settings(self.pool, workers, self.window, self.nonfinite)
+        workers, _ = check_settings(self.pool, workers, self.window, self.nonfinite)
         other = object.__new__(type(self))
         for field in dataclasses.fields(self):
             value = workers if field.name == "workers" else getattr(self, field.name)
@@ -103,10 +104,22 @@ class Estimator(eqx.Module):
         - `theta`: the parameters, a pytree of floating-point arrays.
         - `key`: a JAX random key, from which everything random in the run derives.
         """
-        theta = as_theta(theta)
-        self.pool.check(theta)
+        theta = self.check(theta)
         init = _init_compiled if isinstance(self.pool, JaxPool) else _init
         return init(self, theta, as_key(key))
+
+    def check(self, theta: PyTree) -> Theta:
+        """Return `theta` as arrays; refuse what cannot be unrolled, or not in this memory."""
+        theta = as_theta(theta)
+        check_finite(theta)
+        self.pool.check(theta)
+        lane = array_bytes(theta)
+        if isinstance(pool := self.pool, JaxPool):
+            lane += array_bytes(jax.eval_shape(pool.system.init, theta, jax.random.key(0)))
+        # States, noise and losses, and as much again for those of the next window.
+        needed = 2 * self.workers * (self.members * lane + _WORKER_BYTES)
+        check_memory(needed, f"{self.workers:,} workers")
+        return theta
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
         """One gradient estimate at `theta`: every worker runs one window.
@@ -147,63 +160,94 @@ def _in_blocks(
     return over_blocks(run, workers, carry, length, workers.start.shape[0], size)
 
 
-def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+class Unlocking(eqx.Module):
+    """A round that brings workers to their starting points: its estimate is to be discarded."""
+
+    on: Bool[Array, ""]
+    """Whether this is such a round; if not, it is an update."""
+    moving: Bool[Array, "workers"]
+    """The workers that run a window; all of them in an update."""
+
+
+def starting_points(
+    estimator: Estimator, theta: Theta, key: Key[Array, ""]
+) -> tuple[EstimatorState, Int[Array, "workers"]]:
+    """Every worker at step 0, and the number of windows it is from there to its starting point."""
     state = blank_state(estimator, theta, key)
-    workers, keys = state.workers, state.workers.key
+    keys = state.workers.key
     # A number that no episode within reach has.
     offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
     )
+    return state, on_all(_mesh(estimator.pool), offset)
+
+
+def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+    state, offset = starting_points(estimator, theta, key)
     rounds = offset.max()
 
     def one_round(i, loop):
-        workers, carry, total, sequential = loop
+        state, total, sequential = loop
         # Workers start late and arrive together, so the waiting ones are all at step 0: whatever
         # a pool does with them meanwhile is undone when their episode begins.
-        active = i >= rounds - offset
-        length = jnp.where(active, _length(workers, estimator.window, estimator.horizon), 0)
-        carry, contributions = estimator._window(
-            theta, workers, carry, state.update, _as_given(length, estimator)
-        )
-        steps = jnp.where(active, contributions.steps, 0)
-        return (
-            workers.advance(length, estimator.horizon),
-            carry,
-            total + steps.sum(axis=0, dtype=total.dtype),
-            sequential + steps.max().astype(sequential.dtype),
-        )
+        unlocking = Unlocking(jnp.ones((), bool), i >= rounds - offset)
+        estimate = compute_estimate(estimator, theta, state, unlocking)
+        spent = estimate.spent
+        longest = spent.bound.sequential - spent.unused[1]
+        return estimate.state, total + estimate.info.steps, sequential + longest
 
-    loop = (workers, state.carry, state.unlocked_total, state.unlocked_sequential)
+    loop = (state, state.unlocked_total, state.unlocked_sequential)
     if isinstance(estimator.pool, JaxPool):
         loop = jax.lax.fori_loop(0, rounds, one_round, loop)
     else:
         for i in range(int(rounds)):
             loop = one_round(i, loop)
-    workers, carry, total, sequential = loop
+    state, total, sequential = loop
     total = on_all(_mesh(estimator.pool), total)
-    return EstimatorState(workers, carry, state.update, total, sequential, state.signature)
+    return unlocked(state, total, sequential)
 
 
-def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) -> Estimate:
-    """`Estimator.estimate` without its own compilation and without the non-finite policy."""
+def unlocked(
+    state: EstimatorState, total: Int[Array, "workers"], sequential: Int[Array, ""]
+) -> EstimatorState:
+    """The state with the number of steps that brought its workers to their starting points."""
+    return EstimatorState(
+        state.workers, state.carry, state.update, total, sequential, state.signature
+    )
+
+
+def compute_estimate(
+    estimator: Estimator, theta: Theta, state: EstimatorState, unlocking: Unlocking | None = None
+) -> Estimate:
+    """`Estimator.estimate` without its own compilation and without the non-finite policy.
+
+    With `unlocking` it may be a round that only some of the workers take part in, and that is
+    not counted as an update.
+    """
     if state.signature != (signature := _signature(estimator, theta)):
         raise ValueError(
             "theta or estimator differs from the one the state was made for by `init`: "
             f"{_describe(signature)} instead of {_describe(state.signature)}."
         )
-    length = _length(state.workers, estimator.window, estimator.horizon)
+    length, made = _length(state.workers, estimator.window, estimator.horizon), jnp.int32(1)
+    if unlocking is not None:
+        length = jnp.where(unlocking.moving, length, 0)
+        made = jnp.where(unlocking.on, 0, made)
     carry, contributions = estimator._window(
         theta, state.workers, state.carry, state.update, _as_given(length, estimator)
     )
+    if unlocking is not None:
+        steps = jnp.where(unlocking.moving, contributions.steps, 0)
+        contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
     bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
-    grad, loss, spent, info = _average(contributions, state.workers.start, bound, theta)
+    grad, loss, spent, info = average(contributions, state.workers.start, bound, theta)
     if contributions.late is not None:
         length = jnp.where(contributions.late, 0, length)  # they are still where they were
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
         carry,
-        state.update + 1,
+        state.update + made,
         state.unlocked_total,
         state.unlocked_sequential,
         state.signature,
@@ -212,76 +256,13 @@ def compute_estimate(estimator: Estimator, theta: Theta, state: EstimatorState) 
 
 
 _init_compiled = eqx.filter_jit(_init)
+starting_points_compiled = eqx.filter_jit(starting_points)
 _compute_compiled = eqx.filter_jit(compute_estimate)
 
 
-@eqx.filter_jit
-def weigh(
-    coefficient: Float[Array, "workers"],
-    rows: PyTree,
-    loss: Float[Array, "workers"],
-    steps: Int[Array, "members workers"],
-) -> Contributions:
-    r"""Workers that contribute $c_i r_i$ each: a coefficient times a row like `theta`.
-
-    Their sum is in single precision at least: half would overflow where the mean does not.
-    """
-    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
-    result = Contributions(None, norm, loss, steps)
-    coefficient = jnp.where(result.finite, coefficient, 0)
-
-    def add(rows):
-        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
-        rows = rows.astype(at_least_single(rows.dtype))
-        # Full precision: the matrix units' short float would cost three digits and save nothing.
-        c = coefficient.astype(rows.dtype)
-        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-
-    return Contributions(jax.tree.map(add, rows), norm, loss, steps)
-
-
-@eqx.filter_jit
-def _average(
-    contributions: Contributions, start: Int[Array, "workers"], bound: Steps, theta: Theta
-) -> tuple[Theta, Array, Spent, Info]:
-    finite, none = contributions.finite, jnp.zeros((), jnp.int32)
-    count = finite.sum(dtype=jnp.int32)
-    late, restarted = (
-        none if mask is None else mask.sum(dtype=jnp.int32)
-        for mask in (contributions.late, contributions.restarted)
-    )
-    fine = finite if contributions.late is None else finite | contributions.late
-    first = jnp.where(fine, fine.size, jnp.arange(fine.size, dtype=jnp.int32)).min()
-    some = jnp.maximum(count, 1)
-    grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
-    loss = jnp.where(finite, contributions.loss, 0).sum() / some.astype(contributions.loss.dtype)
-    loss = jnp.where(count > 0, loss, jnp.nan)
-
-    squares = jnp.where(finite, contributions.norm**2, 0).sum()
-    number = some.astype(squares.dtype)
-    spread = squares - number * squared_norm(grad).astype(squares.dtype)
-    pairs = number * (number - 1)
-    variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(pairs, 1), jnp.inf)
-
-    unused = bound.sequential - contributions.steps
-    spent = Spent(bound, jnp.stack([unused.sum(dtype=unused.dtype), unused.min()]))
-    info = Info(
-        window_start=start,
-        contribution_norm=jnp.where(finite, contributions.norm, jnp.nan),
-        variance=variance,
-        nonfinite=finite.size - count - late,
-        first_nonfinite=jnp.where(first < fine.size, first, -1),
-        restarted=restarted,
-        late=late,
-    )
-    return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info
-
-
-def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> None:
-    """Refuse what no estimator can do."""
-    for name, value in [("workers", workers), ("window", window)]:
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}.")
+def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> tuple[int, int]:
+    """Refuse what no estimator can do; return the numbers of workers and of steps in a window."""
+    workers, window = whole_number("workers", workers), whole_number("window", window)
     if window > pool.horizon:
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
@@ -297,11 +278,12 @@ def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> Non
         )
     if nonfinite not in ("skip", "raise"):
         raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
+    return workers, window
 
 
 def check_period(period: int, window: int) -> None:
     """Refuse a period after which no window starts."""
-    if period < 1 or period % window:
+    if whole_number("period", period, 0) < 1 or period % window:
         raise ValueError(
             f"period must be a multiple of the window, got period={period} and window={window}."
         )

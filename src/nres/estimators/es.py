@@ -12,7 +12,6 @@ FullES is W = K = T, and TES restarts every window from a state moved by $\theta
 only the window's own noise counts.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NotRequired, TypedDict, Unpack
 
@@ -21,7 +20,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from nres.estimators.base import Estimator, check_period, check_settings, weigh
+from nres.checks import positive_number, whole_number
+from nres.estimators.averaging import weigh
+from nres.estimators.base import Estimator, check_period, check_settings
 from nres.estimators.blocks import Carry
 from nres.estimators.remote import begin_remote, run_remote
 from nres.estimators.values import Contributions, Workers
@@ -29,7 +30,7 @@ from nres.noise import Noise, update_noise
 from nres.pools.base import Pool, Window
 from nres.pools.jax import advance, as_pool
 from nres.pools.ray import RayPool
-from nres.system import System, Theta
+from nres.system import System, Theta, horizon_of
 
 Sigma = float | Callable[[Int[Array, ""]], Any]
 
@@ -73,10 +74,9 @@ class EvolutionStrategy(Estimator):
         nonfinite: str = "skip",
     ):
         self.pool = as_pool(system)
-        self.horizon = self.pool.horizon
-        check_settings(self.pool, workers, window, nonfinite)
-        if not callable(sigma) and not (math.isfinite(sigma) and sigma > 0):
-            raise ValueError(f"sigma must be positive, got {sigma}.")
+        self.horizon = horizon_of(self.pool)
+        workers, window = check_settings(self.pool, workers, window, nonfinite)
+        sigma = sigma if callable(sigma) else positive_number("sigma", sigma)
         if isinstance(self.pool, RayPool) and self.pool.allow_stale and window == self.horizon:
             raise ValueError(
                 "with allow_stale, windows must be shorter than episodes: what is late would have "
@@ -86,10 +86,10 @@ class EvolutionStrategy(Estimator):
             raise ValueError(f'noise must be "keep" or "regenerate", got {noise!r}.')
         self.workers = workers
         self.window = window
-        self.period = period
+        self.period = whole_number("period", period, 0)
         self.restarts = restarts
         self.members = 3 if restarts and self.carries else 2
-        self.sigma = sigma if callable(sigma) else float(sigma)
+        self.sigma = sigma
         self.noise = noise
         self.nonfinite = nonfinite
 
@@ -123,12 +123,6 @@ class EvolutionStrategy(Estimator):
         noise, epsilon, thetas = self._perturb(theta, workers, old_noise, self.sigma_at(update))
         state = None if carry is None else carry.pool
         window = self._advance(state, thetas, workers, self.window, length)
-        lanes = (self.members, workers.start.size)
-        if not lanes == window.loss.shape == window.steps.shape:
-            raise ValueError(
-                f"{type(self.pool).__name__}.advance must return losses and steps of shape "
-                f"{lanes} (members, workers), got {window.loss.shape} and {window.steps.shape}."
-            )
         loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
         contributions = reduce(noise, epsilon, loss, steps, scale=self.scale)
         if carry is None:
@@ -196,7 +190,7 @@ class NRES(EvolutionStrategy):
 
     def __init__(self, system: System | Pool, *, window: int, **options: Unpack[Options]):
         pool = as_pool(system)
-        super().__init__(pool, window=window, period=pool.horizon, restarts=False, **options)
+        super().__init__(pool, window=window, period=horizon_of(pool), restarts=False, **options)
 
 
 class PES(EvolutionStrategy):
@@ -268,7 +262,7 @@ class FullES(EvolutionStrategy):
 
     def __init__(self, system: System | Pool, **options: Unpack[Options]):
         pool = as_pool(system)
-        horizon = pool.horizon
+        horizon = horizon_of(pool)
         super().__init__(pool, window=horizon, period=horizon, restarts=False, **options)
 
 

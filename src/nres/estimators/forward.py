@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from nres.estimators.ad import Differentiating, Options, for_lanes
-from nres.estimators.base import check_period, weigh
+from nres.estimators.averaging import weigh
+from nres.estimators.base import check_period
 from nres.estimators.blocks import Carry
 from nres.noise import draw_signs, times_worker, update_noise
 from nres.pools.base import Pool

@@ -91,6 +91,8 @@ class Info(eqx.Module):
 
     window_start: Int[Array, "workers"]
     """The step of its episode at which each worker's window started."""
+    steps: Int[Array, "workers"]
+    """The number of steps that the unrolls of each worker took."""
     contribution_norm: Float[Array, "workers"]
     """The Euclidean norm of each worker's own gradient estimate; not a number if left out."""
     variance: Float[Array, ""]

@@ -11,9 +11,11 @@ from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
 
 
-def write_optimizer(run: Run, system: LearnedOptimizerSystem, out: Path) -> tuple[Path, Path]:
-    """Write the optimizer of a run's newest checkpoint, and its card beside it."""
-    updates, theta = run.newest()
+def write_optimizer(
+    run: Run, system: LearnedOptimizerSystem, out: Path, *, best: bool = False
+) -> tuple[Path, Path]:
+    """Write the optimizer of a run's newest or best checkpoint, and its card beside it."""
+    updates, theta = run.newest(best=best)
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     save_optimizer(out, system.optimizer, theta, about)
     card = out.with_suffix(".md")

@@ -141,7 +141,7 @@ def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
         "claim": exhibit.claim,
         "remark": exhibit.remark,
         "reproduced": _verdict(exhibit, work, findings),
-        "checks": [dataclasses.asdict(check) for check in findings.checks],
+        "checks": [_recorded(check, work.quick) for check in findings.checks],
         "seeds": findings.seeds,
         "seconds": findings.seconds,
         "device": findings.device,
@@ -155,17 +155,25 @@ def exhibit_summary(exhibit: Exhibit, work: Work) -> dict[str, Any]:
 
 
 _NOT_THERE = "not in the paper"
+_TOO_SMALL = "too small to tell"
+
+
+def _recorded(check: Check, quick: bool) -> dict[str, Any]:
+    """A check as JSON; a small version is too small for a grade."""
+    return dataclasses.asdict(check) | ({"grade": None} if quick else {})
 
 
 def _verdict(exhibit: Exhibit, work: Work, findings: Findings) -> str:
     if work.quick:
-        return "too small to tell"
+        return _TOO_SMALL
     return verdict(findings.checks) if exhibit.figure else _NOT_THERE
 
 
 def verdict_line(summary: dict[str, Any]) -> str:
-    """Whether it was reproduced, in words."""
+    """The verdict on the claim, in words."""
     found = summary["reproduced"]
+    if found == _TOO_SMALL:
+        return "A quick version, to see that the command runs: it is too small for a verdict."
     return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
 
 

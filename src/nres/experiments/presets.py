@@ -39,6 +39,8 @@ class KnownSystem:
     make: Callable[..., Any]
     presets: Mapping[str, Preset]
     """By method."""
+    kind: type
+    """The class that `make` makes."""
 
 
 def _lorenz(**settings: Any) -> Preset:
@@ -128,6 +130,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             "dodge": _lorenz_ad(lr="1e-10"),
             "uoro": _lorenz_ad(lr="1e-13"),
         },
+        Lorenz,
     ),
     # [tab:lopt_hyperparameters] for these two. The paper makes 240,000 updates on the first.
     "learned-optimizer": KnownSystem(
@@ -144,6 +147,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             "dodge": _learned_ad(lr="1e-5"),
             "uoro": _learned_ad(lr="3e-5"),
         },
+        LearnedOptimizerSystem,
     ),
     "learned-optimizer-cifar10": KnownSystem(
         "an optimizer that trains a convolutional network on CIFAR-10, T = 1000",
@@ -154,6 +158,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             "pes": _learned_cifar(lr="3e-4"),
             "nres": _learned_cifar(lr="3e-4"),
         },
+        LearnedOptimizerSystem,
     ),
     # [tab:rl_hyperparameters] for these two.
     "swimmer": KnownSystem(
@@ -165,6 +170,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             "pes": _swimmer(lr="1"),
             "nres": _swimmer(lr="3"),
         },
+        MujocoPool,
     ),
     "halfcheetah": KnownSystem(
         "run forward on two legs (MuJoCo HalfCheetah), T = 1000",
@@ -175,10 +181,13 @@ SYSTEMS: dict[str, KnownSystem] = {
             "pes": _half_cheetah(lr="3e-6"),
             "nres": _half_cheetah(lr="3e-5"),
         },
+        MujocoPool,
     ),
     # The others are not in the paper: give a sigma and a learning rate.
     **{
-        task: KnownSystem(f"{what} (MuJoCo {name}), ends on a fall, T = 1000", _mujoco(task), {})
+        task: KnownSystem(
+            f"{what} (MuJoCo {name}), ends on a fall, T = 1000", _mujoco(task), {}, MujocoPool
+        )
         for task, name, what in (
             ("hopper", "Hopper", "hop forward on one leg"),
             ("walker2d", "Walker2d", "walk forward on two legs, in a plane"),

@@ -25,6 +25,42 @@ class Window(eqx.Module):
     """Whether the trajectory has ended early, in this window or an earlier one."""
 
 
+def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndarray) -> None:
+    """Raise a `ValueError` where a pool that is not JAX returned what no estimator can use.
+
+    **Arguments:**
+
+    - `pool`: for its name.
+    - `window`: what its `advance` returned.
+    - `lanes`: the number of members and of workers.
+    - `length`: the number of steps that each worker was to take.
+    """
+    name = f"{type(pool).__name__}.advance"
+    if not isinstance(window, Window):
+        raise ValueError(
+            f"{name} must return an nres.Window, got {type(window).__name__}: "
+            "write nres.Window(state, loss, steps, ended)."
+        )
+    loss, steps = np.asarray(window.loss), np.asarray(window.steps)
+    if not lanes == loss.shape == steps.shape:
+        raise ValueError(
+            f"{name} must return losses and steps of shape {lanes} (members, workers), got "
+            f"{loss.shape} and {steps.shape}."
+        )
+    if not np.issubdtype(loss.dtype, np.floating):
+        raise ValueError(
+            f"{name} must return floating-point losses, got dtype {loss.dtype}: "
+            "convert them with astype(float)."
+        )
+    if not np.issubdtype(steps.dtype, np.integer):
+        raise ValueError(f"{name} must return whole numbers of steps, got dtype {steps.dtype}.")
+    if ((steps < 0) | (steps > length)).any():
+        raise ValueError(
+            f"{name} must return between 0 and {int(length.max(initial=0))} steps, as many as each "
+            f"worker was to take at most; got from {steps.min()} to {steps.max()}."
+        )
+
+
 @runtime_checkable
 class Pool(Protocol):
     """A batch of unrolls that advances one window at a time.

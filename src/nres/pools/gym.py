@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import PoolError, Window
 from nres.pools.host import PolicyPool, flat_lanes, seed_of
@@ -63,8 +64,8 @@ class GymPool(PolicyPool):
         processes: int = 0,
         **options: Any,
     ):
-        if processes < 0:
-            raise ValueError(f"processes must not be negative, got {processes}.")
+        processes = whole_number("processes", processes, 0, 4096)
+        horizon = None if horizon is None else whole_number("horizon", horizon)
         self._make = (env, options)
         probe = _Lane(self._make, clip)
         self.name = env if isinstance(env, str) else type(probe.env.unwrapped).__name__
@@ -201,7 +202,7 @@ class _Lane:
         if isinstance(env, str):
             try:
                 self.env = gymnasium.make(env, disable_env_checker=True, **options)
-            except gymnasium.error.Error as error:
+            except (gymnasium.error.Error, ModuleNotFoundError) as error:
                 raise ValueError(f"gymnasium cannot make {env!r}: {error}") from error
         else:
             self.env = env(**options)

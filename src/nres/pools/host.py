@@ -44,6 +44,11 @@ class PolicyPool:
         total = -losses * self.horizon
         return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
 
+    @property
+    def metrics_steps(self) -> int:
+        """The number of unroll steps in `metrics`, at most."""
+        return EPISODES * self.horizon
+
     def check(self, theta: PyTree) -> None:
         lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
         try:

@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from nres.pools.base import Pool, Window
-from nres.system import System, at_least_single, check_system
+from nres.checks import whole_number
+from nres.pools.base import Pool, Window, check_window
+from nres.system import System, at_least_single, check_system, horizon_of
 
 
 class _Lane(eqx.Module):
@@ -52,13 +53,8 @@ class JaxPool(eqx.Module):
     def __init__(self, system: Any, *, unroll: int | None = None, mesh: Any = None):
         if not isinstance(system, System):
             raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
-        if unroll is not None and unroll < 1:
-            raise ValueError(f"unroll must be at least 1, got {unroll}.")
-        horizon = int(system.horizon)
-        if horizon < 1:
-            raise ValueError(
-                f"{type(system).__name__}.horizon must be at least 1, got {system.horizon}."
-            )
+        unroll = None if unroll is None else whole_number("unroll", unroll)
+        horizon = horizon_of(system)
         # NumPy arrays cannot be indexed by traced numbers.
         self.system = jax.tree.map(
             lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, system
@@ -78,6 +74,10 @@ class JaxPool(eqx.Module):
         length: Int[Array, "workers"] | None = None,
     ) -> Window:
         state = self.begin(state, thetas, keys, start)
+        if window == 0:  # a scan of no steps would still be compiled
+            lanes = jax.tree.leaves(thetas)[0].shape[:2]
+            loss, steps = jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32)
+            return Window(state, loss, steps, jnp.zeros(lanes, bool))
         return self.run(state, thetas, keys, start, window, length)
 
     def begin(
@@ -138,6 +138,8 @@ class JaxPool(eqx.Module):
             active = functools.reduce(jnp.logical_and, masks) if masks else None
             state, th = _shield(active, (lane.state, theta))
             state, loss, *end = system.step(state, th, t, jax.random.fold_in(key, t + 1))
+            # A state may hold Python numbers; `check_system` has seen to the rest.
+            state, end = jax.tree.map(jnp.asarray, (state, end))
             new = _Lane(state, end[0] if ends else None)
             if ends:
                 loss = jnp.where(lane.ended, jnp.asarray(system.absorbing_loss, loss.dtype), loss)
@@ -296,5 +298,7 @@ def advance(
         lengths = jnp.full_like(start, window) if length is None else length
         words = jax.random.key_data(keys)
         thetas, words, start, lengths = jax.device_get((thetas, words, start, lengths))
-        return pool.advance(state, thetas, words, start, window, lengths)
+        result = pool.advance(state, thetas, words, start, window, lengths)
+        check_window(pool, result, jax.tree.leaves(thetas)[0].shape[:2], lengths)
+        return result
     return pool.advance(state, thetas, keys, start, window, length)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import warnings
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -10,21 +11,28 @@ from typing import Any
 import numpy as np
 
 from nres.figures import COLOURS, DASHED, DISPLAY_NAMES
-from nres.files import replacing
+from nres.files import read_plain, replacing
 from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
 
 # Pictures that other commands leave in the folder of a run, and the largest that are taken in.
 PICTURES = ("variance.png", "advice.png", "*.gif")
 LARGEST_PICTURE = 16_000_000
+LARGEST_NOTES = 1_000_000
 _TYPES = {".png": "image/png", ".gif": "image/gif"}
+
+
+class LeftOutWarning(UserWarning):
+    """A file in the folder of a run was not taken into a report."""
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:
     """The runs in some folders: each is one, or holds some, as that of a comparison does."""
     runs = []
     for path in map(Path, paths):
-        inside = sorted(file.parent for file in path.glob("*/config.json"))
+        # A link may lead out of what was named.
+        configs = (file for file in path.glob("*/config.json") if not file.parent.is_symlink())
+        inside = sorted(file.parent for file in configs)
         folders = [path] if (path / "config.json").is_file() or not inside else inside
         runs += [Run.open(folder) for folder in folders]
     return runs
@@ -101,7 +109,7 @@ def _described(run: Run, name: str) -> dict[str, Any]:
             "versions": run.config.get("versions"),
             "git": run.config.get("git"),
         },
-        "notes": notes.read_text(encoding="utf-8") if notes.is_file() else "",
+        "notes": (_content(notes, LARGEST_NOTES) or b"").decode(errors="replace"),
         "columns": {column: _packed(metrics[column]) for column in columns},
         "pictures": [
             _picture(file) for pattern in PICTURES for file in sorted(run.path.glob(pattern))
@@ -115,7 +123,19 @@ def _packed(values: np.ndarray) -> str:
 
 
 def _picture(file: Path) -> dict[str, str]:
-    if file.stat().st_size > LARGEST_PICTURE:
+    content = _content(file, LARGEST_PICTURE)
+    if content is None:
         return {"name": file.name, "source": ""}
-    content = base64.b64encode(file.read_bytes()).decode()
-    return {"name": file.name, "source": f"data:{_TYPES[file.suffix]};base64,{content}"}
+    text = base64.b64encode(content).decode()
+    return {"name": file.name, "source": f"data:{_TYPES[file.suffix]};base64,{text}"}
+
+
+def _content(file: Path, largest: int) -> bytes | None:
+    """Read a plain file of the folder: a page that is shared takes in nothing from elsewhere."""
+    if not file.exists() and not file.is_symlink():
+        return None
+    try:
+        return read_plain(file, largest)
+    except OSError as error:
+        warnings.warn(f"{file} is left out: {error.strerror}.", LeftOutWarning, stacklevel=2)
+        return None

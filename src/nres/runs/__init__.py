@@ -9,10 +9,10 @@ from nres.runs.execute import execute as execute
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
 from nres.runs.folder import new_path as new_path
+from nres.runs.methods import METHODS as METHODS
+from nres.runs.methods import OPTIMIZERS as OPTIMIZERS
 from nres.runs.metrics import read_metrics as read_metrics
 from nres.runs.names import SettingsError as SettingsError
-from nres.runs.settings import METHODS as METHODS
-from nres.runs.settings import OPTIMIZERS as OPTIMIZERS
 from nres.runs.settings import Problem as Problem
 from nres.runs.settings import Settings as Settings
 from nres.runs.settings import build as build

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nres.runs.folder import Run, RunError
-from nres.runs.metrics import read_lines
+from nres.runs.metrics import read_entries
 
 # What a run is measured against: the columns of its metrics, and what they are called.
 AXES: Mapping[str, str] = {
@@ -72,7 +72,7 @@ class Curve:
 
 def evaluated(run: Run) -> list[dict[str, Any]]:
     """The evaluations of a run: where on each of `AXES`, and the `value` that is compared."""
-    entries = read_lines(run.metrics_file)
+    entries = read_entries(run.metrics_file)
     name = _headline(run, entries)
     return [
         {axis: entry[axis] for axis in AXES} | {"value": entry[name]}
@@ -83,7 +83,7 @@ def evaluated(run: Run) -> list[dict[str, Any]]:
 
 def headline(run: Run) -> str:
     """The evaluation that is compared: the first one a system reports."""
-    return _headline(run, read_lines(run.metrics_file))
+    return _headline(run, read_entries(run.metrics_file))
 
 
 def _headline(run: Run, entries: Sequence[dict[str, Any]]) -> str:

@@ -2,25 +2,27 @@
 
 import contextlib
 import dataclasses
+import functools
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
 from nres import hosts
-from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator
-from nres.estimators.es import EvolutionStrategy
-from nres.estimators.remote import portable
+from nres.checkpoint import Checkpoints
+from nres.estimators.base import blank_state
 from nres.estimators.values import Steps
 from nres.pools.base import Pool
-from nres.pools.ray import RayPool
 from nres.runs.folder import Run, RunError, checkpoint_template
-from nres.runs.metrics import MetricsWriter, cut_metrics
-from nres.runs.settings import Problem
+from nres.runs.keeper import Keeper
+from nres.runs.metrics import MetricsWriter, rewind_metrics
+from nres.runs.settings import Problem, Settings
 from nres.system import Theta
-from nres.train import Progress, TrainResult, TrainState, train
+from nres.train import Progress, Reporter, TrainResult, TrainState, train
 
 # How often a run with a budget of seconds is evaluated.
 EVALUATIONS = 40
@@ -34,6 +36,10 @@ class Outcome:
     result: TrainResult
     signal: int | None
     """The signal that asked for an early end, if one did."""
+    resumed_at: int | None = None
+    """The update of the checkpoint that the run went on from, if it did."""
+    diverged: bool = False
+    """Whether the last updates had no finite worker, and so no checkpoint."""
 
     @property
     def unfinished(self) -> bool:
@@ -45,15 +51,19 @@ def execute(
     run: Run,
     *,
     problem: Problem | None = None,
+    settings: Settings | None = None,
     updates: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
+    progress: bool | Reporter = False,
     tensorboard: bool = False,
+    fresh_episodes: bool = False,
 ) -> Outcome:
     """Make the updates of a run that are still to be made.
 
     Goes on from the newest checkpoint, if there is one. SIGINT (Ctrl-C) and SIGTERM end the run
     after the updates under way, with a checkpoint to go on from; a run that was killed goes on
-    from its newest one, and ends as if nothing had happened.
+    from its newest one, and ends exactly as it would have. A run that is complete is left as it
+    is.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500)
@@ -64,12 +74,19 @@ def execute(
     **Arguments:**
 
     - `run`: a run, created or opened.
-    - `problem`: what its settings describe, if it was built already.
-    - `updates`: how many updates to make in all, if not as many as were planned.
+    - `problem`: the problem that its settings describe, if it was built already.
+    - `settings`: settings that replace those of the run: the same on other devices or actors.
+    - `updates`: the number of updates to make in all, if not as many as were planned.
     - `callback`: called as that of `nres.train`.
+    - `progress`: as for `nres.train`.
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
+    - `fresh_episodes`: whether to keep parameters and optimizer, and begin new episodes; for
+        simulators whose states cannot be saved.
     """
-    settings, problem = run.settings, problem or run.spread()
+    moved = settings is not None and settings != run.settings
+    settings = settings or run.settings
+    if problem is None:
+        problem = run.spread()
     last = settings.updates if updates is None else updates
     folder = run.path / "checkpoints"
     with (
@@ -78,40 +95,34 @@ def execute(
         Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
     ):
         hosts.check_same(settings.to_json() | {"updates": last})
-        theta, state, pending = problem.theta, None, None
+        theta, state = problem.theta, None
+        facts: dict[str, Any] = {}
         saved = checkpoints.updates()
-        if last <= (saved[-1] if saved else 0):
+        made = saved[-1] if saved else 0
+        if last < made:
             raise RunError(
-                f"{run.path} has made {saved[-1] if saved else 0} updates, and {last} are asked "
-                "for: there is nothing to do. `--updates` asks for more."
+                f"{run.path} has made {made} updates, and {last} are asked for: `--updates` asks "
+                "for more."
             )
         budget = settings.budget_seconds
-        if saved and budget is not None and checkpoints.facts(saved[-1])["seconds"] >= budget:
-            raise RunError(f"{run.path} is complete: its {budget:g} seconds are spent.")
+        if saved and budget is not None and checkpoints.facts(made)["seconds"] >= budget:
+            last = made
         if saved:
-            if not problem.estimator.pool.can_fork:
-                raise RunError(
-                    f"{run.path} cannot be continued: {settings.system} offers no snapshots of its "
-                    "environments, so the episodes under way are lost. Begin a new run."
-                )
-            tree, facts = checkpoints.restore(saved[-1], checkpoint_template(run.problem))
-            theta, pending = tree["theta"], facts["pending"]
-            steps = Steps(*facts["steps"])
-            state = TrainState(
-                tree["estimator"], tree["optimizer"], facts["update"], steps, facts["seconds"]
-            )
-        done = 0 if state is None else state.update
-        if last != settings.updates:
-            run = run.changed(updates=last)
+            theta, state, facts = _continued(run, problem, checkpoints, made, fresh_episodes, last)
+        if moved or last != run.settings.updates:
+            planned = last if budget is None else settings.updates
+            run = run.changed(**settings.to_json() | {"updates": planned})
         metrics: MetricsWriter | None = None
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if hosts.first():
-            # Before the first update there may be an evaluation already, which is made again.
-            cut_metrics(run.metrics_file, done or -1)
+            # Before the first update there may be an evaluation already, which is repeated.
+            rewind_metrics(run.metrics_file, made or -1, facts.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
-            metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board)
+            remark = {"fresh_episodes": 1} if saved and fresh_episodes else None
+            pending = facts.get("pending")
+            metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
             measure = problem.measure
-        keeper = _Keeper(run, checkpoints, metrics, problem.estimator)
+        keeper = Keeper(run, checkpoints, metrics, problem.estimator)
         with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
@@ -129,17 +140,62 @@ def execute(
                     problem.estimator,
                     problem.optimizer,
                     theta,
-                    updates=last - done,
+                    updates=last - made,
                     key=problem.key,
-                    eval_fn=measure if settings.budget_seconds is None else None,
+                    eval_fn=measure if settings.budget_seconds is None and last > made else None,
                     eval_every=settings.eval_every,
                     callback=report,
+                    progress=progress,
                     state=state,
                 )
                 keeper.save(result.theta, result.state)
             keeper.wait()
     which = signal.SIGTERM if terminated() else signal.SIGINT
-    return Outcome(run, result, int(which) if terminated() or result.signalled else None)
+    return Outcome(
+        run,
+        result,
+        signal=int(which) if terminated() or result.signalled else None,
+        resumed_at=made if saved else None,
+        diverged=keeper.lost,
+    )
+
+
+def _continued(
+    run: Run,
+    problem: Problem,
+    checkpoints: Checkpoints,
+    made: int,
+    fresh_episodes: bool,
+    last: int,
+) -> tuple[Theta, TrainState | None, dict[str, Any]]:
+    """The parameters, state and facts of the newest checkpoint."""
+    estimator = problem.estimator
+    if not fresh_episodes and estimator.pool.can_fork:
+        tree, facts = checkpoints.restore(made, checkpoint_template(run.problem))
+        carried = tree["estimator"]
+    elif not fresh_episodes and last > made:
+        raise RunError(
+            f"{run.path} cannot be continued: {run.settings.system} offers no snapshots of its "
+            "environments, so the episodes under way are lost. Add --fresh-episodes to keep the "
+            "parameters and the optimizer and begin new episodes."
+        )
+    else:
+        like = {"theta": problem.theta}
+        like["optimizer"] = jax.eval_shape(problem.optimizer.init, problem.theta)
+        tree, facts = checkpoints.restore(made, like, partial=True)
+        # Another key: the noise of these episodes must not be that of the first ones. A run that
+        # is complete needs no workers at their starting points.
+        key = jax.random.fold_in(problem.key, made)
+        begin = estimator.init if last > made else functools.partial(blank_state, estimator)
+        begun = begin(tree["theta"], key)
+        carried = eqx.tree_at(lambda s: s.update, begun, jnp.asarray(made, begun.update.dtype))
+        both = zip(facts["steps"], begun.unlock_steps, strict=True)
+        facts["steps"] = [before + more for before, more in both]
+    try:
+        steps, seconds = Steps(*facts["steps"]), float(facts["seconds"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{checkpoints.folder / str(made)} is damaged: {error!r}.") from error
+    return tree["theta"], TrainState(carried, tree["optimizer"], made, steps, seconds), facts
 
 
 @contextlib.contextmanager
@@ -181,82 +237,6 @@ class _Clock:
             return False
         self.next_evaluation = seconds + self.budget / EVALUATIONS
         return True
-
-
-class _Keeper:
-    """Writes metrics and checkpoints, the first process at least: others help it to checkpoint."""
-
-    def __init__(
-        self,
-        run: Run,
-        checkpoints: Checkpoints,
-        metrics: MetricsWriter | None,
-        estimator: Estimator,
-    ):
-        self.run, self.checkpoints = run, checkpoints
-        self.metrics, self.estimator = metrics, estimator
-        self.saved_update, self.saved_time = -1, time.monotonic()
-
-    def __enter__(self) -> "_Keeper":
-        return self
-
-    def __exit__(self, kind: type | None, *exception: object) -> None:
-        try:
-            if self.metrics is not None:
-                self.metrics.close()
-        except OSError:
-            if kind is None:  # else what happened first is what matters
-                raise
-
-    def add(self, progress: Progress) -> None:
-        if self.metrics is not None:
-            with self._explaining():
-                self.metrics.add(progress)
-        settings, update = self.run.settings, progress.state.update
-        every = settings.checkpoint_every
-        due = time.monotonic() - self.saved_time >= settings.checkpoint_seconds
-        if every is not None:
-            due = due or update // every > self.saved_update // every
-        kept = settings.keep_every is not None and update % settings.keep_every == 0
-        due = due or kept or self.saved_update < 0
-        if hosts.agree(int(due), False)[0]:  # as the clock of the first says
-            self.save(progress.theta, progress.state)
-
-    def save(self, theta: Any, state: TrainState) -> None:
-        if state.update == self.saved_update:
-            return
-        if self.metrics is not None:
-            with self._explaining():
-                self.metrics.sync()
-        carried = state.estimator
-        if isinstance(self.estimator, EvolutionStrategy) and isinstance(
-            self.estimator.pool, RayPool
-        ):
-            carried = portable(self.estimator, theta, carried)
-        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
-        facts = {
-            "update": state.update,
-            "steps": list(state.steps),
-            "seconds": state.seconds,
-            "pending": None if self.metrics is None else self.metrics.pending,
-        }
-        with self._explaining():
-            self.checkpoints.save(state.update, tree, facts)
-        self.saved_update, self.saved_time = state.update, time.monotonic()
-
-    def wait(self) -> None:
-        with self._explaining():
-            self.checkpoints.wait()
-
-    @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, CheckpointError) as error:
-            raise RunError(
-                f"{self.run.path} cannot be written to: {error}. The run can be continued from its "
-                f"newest checkpoint: nres resume {self.run.path}"
-            ) from error
 
 
 @contextlib.contextmanager

@@ -3,13 +3,13 @@
 import contextlib
 import dataclasses
 import datetime
-import fcntl
-import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -21,16 +21,27 @@ import numpy as np
 
 import nres
 from nres import hosts
-from nres.checkpoint import Checkpoints
+from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import blank_state
-from nres.files import write_json
-from nres.pools.jax import JaxPool, as_pool
+from nres.files import create_json, read_plain, write_json
+from nres.pools.jax import JaxPool
+from nres.runs.fingerprint import fingerprint, is_same
 from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.settings import Problem, Settings, build
+from nres.runs.trust import foreign_code, is_remembered, remember
 from nres.system import Theta
+from nres.weights import Archive, load_theta, named_arrays, save_theta
 
+# The largest config that is read, in bytes.
+LARGEST_CONFIG = 10_000_000
 _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
+
+
+# The parameters of the best evaluation so far, below the folder of a run.
+BEST = "checkpoints/best.npz"
+# How often to look for a checkpoint that is replaced meanwhile.
+ATTEMPTS = 5
 
 
 class RunError(RuntimeError):
@@ -49,29 +60,32 @@ class Run:
 
     path: Path
     config: dict[str, Any]
+    trusted: bool = False
+    """Whether to run the code that the config names, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
         """A new folder with `config.json`. Nothing that exists is touched.
 
-        Of several processes that compute the run together the first has the folder.
+        Of several processes that try to create a run in one folder, one succeeds. Of several
+        that compute the run together the first has the folder.
         """
         path = Path(path)
+        remember(settings.system, settings.options)
         trace = fingerprint(settings, problem)
         hosts.check_same(settings.to_json() | {"the code of the system": trace})
         if not hosts.first():
             return cls(path, hosts.from_first(None))
-        # What a process that was killed did not finish writing is nothing.
-        if path.exists() and (
-            not path.is_dir() or any(".partial" not in file.name for file in path.iterdir())
-        ):
-            if (path / "config.json").exists():
-                raise RunError(
-                    f"{path} holds a run already: choose another folder, or go on with that one: "
-                    f"nres resume {path}"
-                )
+        taken = RunError(
+            f"{path} holds a run already: choose another folder, or go on with that one: "
+            f"nres resume {path}"
+        )
+        if (path / "config.json").exists():
+            raise taken
+        if path.exists() and (not path.is_dir() or not all(map(_is_leftover, path.iterdir()))):
             raise RunError(f"{path} exists and is not an empty folder: choose another one.")
-        config = {
+        Checkpoints.check_folder(path)
+        config: dict[str, Any] = {
             "settings": settings.to_json(),
             "fingerprint": trace,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -82,28 +96,44 @@ class Run:
         }
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", config)
+            if settings.start_from is not None:
+                config["start"] = _start_name(problem.theta)
+                save_theta(path / config["start"], problem.theta)
+            create_json(path / "config.json", config)
+        except FileExistsError:
+            raise taken from None
         except OSError as error:
             raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
         return cls(path, hosts.from_first(config))
 
     @classmethod
-    def open(cls, path: str | Path) -> "Run":
-        """The run in a folder."""
+    def open(cls, path: str | Path, *, trust_code: bool = False) -> "Run":
+        """The run in a folder. Nothing of it is executed before `problem` is asked for.
+
+        **Arguments:**
+
+        - `path`: the folder.
+        - `trust_code`: whether to run the code of the system that its config names, even if you
+            never named it yourself (see `nres.runs.trust`).
+        """
         path = Path(path)
         if not hosts.first():
-            return cls(path, hosts.from_first(None))
+            return cls(path, hosts.from_first(None), trust_code)
         file = path / "config.json"
-        if not file.is_file():
+        if not file.exists() and not file.is_symlink():
             raise RunError(f"{path} holds no run: there is no {file}.")
         try:
-            config = json.loads(file.read_text(encoding="utf-8"))
+            config = json.loads(read_plain(file, LARGEST_CONFIG).decode())
+            if not isinstance(config, dict):
+                raise TypeError("it is not a JSON object")
             Settings.from_json(config["settings"])
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise RunError(f"{file} is not the config of a run: {error!r}.") from error
         except SettingsError as error:
             raise RunError(f"{file}: {error}") from error
-        return cls(path, hosts.from_first(config))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise RunError(f"{file} is not the config of a run: {error!r}.") from error
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror}.") from error
+        return cls(path, hosts.from_first(config), trust_code)
 
     @property
     def settings(self) -> Settings:
@@ -120,9 +150,9 @@ class Run:
 
     @cached_property
     def problem(self) -> Problem:
-        """System, estimator and optimizer, made anew, to look at: on one device of this machine.
+        """System, estimator and optimizer, built on one device of this machine.
 
-        Refused if they are not what they were.
+        Refused if they are not what they were, or if that would run code that nobody trusts.
         """
         return self._made(dataclasses.replace(self.settings, devices=None, ray=None))
 
@@ -133,27 +163,48 @@ class Run:
         return self.problem if alone else self._made(settings)
 
     def _made(self, settings: Settings) -> Problem:
-        problem = build(settings)
-        old, new = self.config["fingerprint"], fingerprint(settings, problem)
-        if old["jax"] == new["jax"] and old != new:
+        code = foreign_code(settings.system, settings.options)
+        if code is not None and not self.trusted and not is_remembered(code):
             raise RunError(
-                f"{settings.system} has changed since {self.path} was begun, so the run "
-                "cannot be continued as if it had not. Undo the change, or begin a new run."
+                f"{self.path} is a run of {settings.system}, and using it would run the code in "
+                f"{code}, which you have not named on this machine yet. If you trust that code, "
+                "add --trust-code, or trust_code=True in Python."
+            )
+        problem = self.with_start(build(settings))
+        if not is_same(self.config.get("fingerprint"), settings, problem):
+            raise RunError(
+                f"{settings.system} has changed since {self.path} was begun, so the run cannot be "
+                "continued. Undo the change, or begin a new run from its parameters: "
+                f"nres train ... --from {self.path}"
             )
         return problem
 
-    def theta(self) -> Theta:
-        """The parameters in the newest checkpoint."""
-        return self.newest()[1]
+    def with_start(self, problem: Problem) -> Problem:
+        """The problem with the parameters that the run was told to begin with, if any."""
+        name = self.config.get("start")
+        if name is None:
+            return problem
+        if not isinstance(name, str) or Path(name).name != name:
+            raise RunError(f"{self.path / 'config.json'}: start must be the name of a file.")
+        return dataclasses.replace(problem, theta=load_theta(self.path / name, problem.theta))
+
+    def theta(self, *, best: bool = False) -> Theta:
+        """The parameters in the newest checkpoint, or those of the best evaluation."""
+        return self.newest(best=best)[1]
 
     def updates_made(self) -> int:
         """How many updates the newest checkpoint stands for, or none."""
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             return max(checkpoints.updates(), default=0)
 
-    def newest(self) -> tuple[int, Theta]:
-        """How many updates the newest checkpoint stands for, and its parameters."""
-        return self._thetas(lambda updates: updates[-1:])[0]
+    def newest(self, *, best: bool = False) -> tuple[int, Theta]:
+        """The number of updates and the parameters of the newest checkpoint, or of the best."""
+        if not best:
+            return self._thetas(lambda updates: updates[-1:])[0]
+        if not (self.path / BEST).exists():
+            raise RunError(f"{self.path} has no best parameters: it was never evaluated.")
+        with Archive(self.path / BEST) as archive:
+            return int(archive.read("update", 8)), archive.theta(self.problem.theta)
 
     def trajectory(self) -> dict[int, Theta]:
         """Parameters along the way, by updates made: of all checkpoints that were to be kept.
@@ -166,19 +217,31 @@ class Run:
         )
 
     def _thetas(self, choose: Callable[[list[int]], list[int]]) -> list[tuple[int, Theta]]:
-        with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
-            updates = choose(checkpoints.updates())
-            if not updates:
-                raise RunError(f"{self.path} has no such checkpoint yet.")
-            template = checkpoint_template(self.problem)
-            return [(u, checkpoints.restore(u, template)[0]["theta"]) for u in updates]
+        like, folder = self.problem.theta, self.path / "checkpoints"
+        for attempt in range(ATTEMPTS):
+            with Checkpoints(folder, write=False) as checkpoints:
+                updates = choose(checkpoints.updates())
+                if not updates:
+                    raise RunError(f"{self.path} has no such checkpoint yet.")
+                try:
+                    return [
+                        (u, checkpoints.restore(u, {"theta": like}, partial=True)[0]["theta"])
+                        for u in updates
+                    ]
+                except CheckpointError:
+                    # A process that trains may have replaced it by a newer one meanwhile.
+                    time.sleep(0.2 * attempt)
+                    there = all((folder / str(u)).exists() for u in updates)
+                    if there and attempt > 0:
+                        raise
+        raise RunError(f"the checkpoints of {self.path} are replaced faster than they are read.")
 
     def changed(self, **settings: Any) -> "Run":
-        """The same run with other settings: how many updates to make, on how many devices."""
+        """The same run with other settings; to be called while the run is `locked`."""
         config = self.config | {"settings": self.config["settings"] | settings}
         if hosts.first():
             write_json(self.path / "config.json", config)
-        return Run(self.path, config)
+        return dataclasses.replace(self, config=config)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -186,12 +249,19 @@ class Run:
         if not hosts.first():
             yield
             return
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(f"another process is working on {self.path}.") from None
+        import filelock  # for those who write
+
+        lock = filelock.FileLock(self.path / ".lock", blocking=False)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise RunError(f"another process is working on {self.path}.") from None
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be locked: {error}.") from error
+        try:
             yield
+        finally:
+            lock.release()
 
 
 def checkpoint_template(problem: Problem) -> dict[str, Any]:
@@ -205,48 +275,39 @@ def checkpoint_template(problem: Problem) -> dict[str, Any]:
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
 
-def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
-    """What tells a system from a changed one.
-
-    Of a JAX system: what it computes, and with which numbers. Of any other: its options, and the
-    file it comes from.
-    """
-    digest = hashlib.sha256()
-    pool = as_pool(problem.system)
-    shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
-    digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
-    file = settings.system.rpartition(":")[0]
-    if not isinstance(pool, JaxPool):
-        digest.update(json.dumps(settings.options, sort_keys=True).encode())
-        if file.endswith(".py"):
-            digest.update(Path(file).read_bytes())
-    else:
-        system = pool.system
-        key, t = jax.random.key(0), np.int32(0)
-        state = jax.eval_shape(system.init, problem.theta, key)
-        for jaxpr in (
-            jax.make_jaxpr(system.init)(problem.theta, key),
-            jax.make_jaxpr(system.step)(state, problem.theta, t, key),
-        ):
-            digest.update(str(jaxpr).encode())
-            for constant in jaxpr.consts:
-                digest.update(np.asarray(constant).tobytes())
-    # Another version of JAX may write the same system differently, and a system may compute the
-    # same in another way on another kind of device.
-    where = f"{jax.__version__} on {jax.default_backend()}"
-    return {"jax": where, "sha256": digest.hexdigest()}
-
-
 def new_path(system: str, what: str) -> Path:
-    """Where a run goes if nobody says otherwise: `runs/SYSTEM-METHOD-TIME`."""
+    """Create an empty folder for a run that was not given one: `runs/SYSTEM-METHOD-TIME`.
+
+    No two processes get the same.
+    """
     name = system.rpartition(":")[2].lower()
-    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = Path("runs") / f"{name}-{what}-{time}"
+    when = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    path = Path("runs") / f"{name}-{what}-{when}"
     number = 2
-    while path.exists():
-        path = path.with_name(f"{name}-{what}-{time}-{number}")
-        number += 1
-    return path
+    while True:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            path = path.with_name(f"{name}-{what}-{when}-{number}")
+            number += 1
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be created: {error.strerror}. Choose a folder with --out."
+            ) from error
+        else:
+            return path
+
+
+def _is_leftover(file: Path) -> bool:
+    """Whether a file is part of a run that a killed process did not come to create."""
+    return ".partial" in file.name or (file.name.startswith("start-") and file.suffix == ".npz")
+
+
+def _start_name(theta: Theta) -> str:
+    """A name that no other parameters have: another process may be creating the run, too."""
+    content = b"".join(np.ascontiguousarray(x).tobytes() for x in named_arrays(theta).values())
+    return f"start-{zlib.crc32(content):08x}.npz"
 
 
 def versions() -> dict[str, str]:

@@ -1,23 +1,30 @@
-"""`metrics.jsonl`: what a run reports, one JSON object a line."""
+"""`metrics.jsonl`: the reports of a run, one JSON object per line."""
 
 import json
 import math
 import os
+import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nres.files import write_lines
+from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
 from nres.train import Progress
 
 _AVERAGED = ("loss", "grad_norm")
 _COUNTED = ("nonfinite", "restarted", "late")
+_COUNTS = COLUMNS[:3]
 
 
 class MetricsError(RuntimeError):
     """A file of metrics that cannot be read."""
+
+
+class DamagedMetricsWarning(UserWarning):
+    """Lines of a file of metrics were left out, because they are damaged."""
 
 
 class MetricsWriter:
@@ -30,9 +37,10 @@ class MetricsWriter:
     **Arguments:**
 
     - `path`: the file; it is appended to.
-    - `log_every`: updates an entry.
-    - `pending`: what `pending` was when the run stopped, to go on from there.
+    - `log_every`: the number of updates in an entry.
+    - `pending`: the value of `pending` when the run stopped, to go on from there.
     - `tensorboard`: a folder for event files, too.
+    - `remark`: entries to add to the first one that is written.
     """
 
     def __init__(
@@ -41,10 +49,14 @@ class MetricsWriter:
         log_every: int,
         pending: dict[str, list[float]] | None = None,
         tensorboard: Path | None = None,
+        remark: dict[str, Any] | None = None,
     ):
-        self.log_every = log_every
+        self.path, self.log_every = path, log_every
         self.pending = {name: (pending or {}).get(name, []) for name in (*_AVERAGED, *_COUNTED)}
-        self._file = path.open("a", encoding="utf-8")
+        self.remark = remark or {}
+        before = read_plain(path) if path.exists() or path.is_symlink() else b""
+        self._bytes, self._crc = len(before), zlib.crc32(before)
+        self._file = path.open("ab")
         self._board = None if tensorboard is None else _tensorboard(tensorboard)
 
     def add(self, progress: Progress) -> None:
@@ -64,16 +76,31 @@ class MetricsWriter:
                     entry |= _named(progress.evals)
                 self._write(entry)
         self._file.flush()
+        self._check_place()
 
     def sync(self) -> None:
-        """Until all is on the disk."""
+        """Wait until everything is on the disk."""
+        self._check_place()
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def written(self) -> dict[str, int]:
+        """The length and the checksum of the file, to tell later whether it is the same."""
+        return {"bytes": self._bytes, "crc32": self._crc}
 
     def close(self) -> None:
         self._file.close()
         if self._board is not None:
             self._board.close()
+
+    def _check_place(self) -> None:
+        """Notice that the file is no longer where it was: the disk takes what goes nowhere."""
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            there = None
+        if there is None or there.st_ino != os.fstat(self._file.fileno()).st_ino:
+            raise MetricsError(f"{self.path} was deleted or replaced while the run wrote to it.")
 
     def _start(self, progress: Progress) -> dict[str, Any]:
         """The entry of an evaluation before the first update."""
@@ -95,7 +122,10 @@ class MetricsWriter:
         return result
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry) + "\n")
+        entry, self.remark = entry | self.remark, {}
+        line = (json.dumps(entry) + "\n").encode()
+        self._file.write(line)
+        self._bytes, self._crc = self._bytes + len(line), zlib.crc32(line, self._crc)
         if self._board is not None:
             for name, value in entry.items():
                 if value is not None and name != "update":
@@ -117,7 +147,7 @@ def _tensorboard(folder: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file, without a last line that was not written to its end."""
+    """Read a file of JSON, one value per line, without a last line that was cut off."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -133,20 +163,133 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
+    """The intact entries of `metrics.jsonl`, and a sentence about each damaged line.
+
+    A last line that was not written to its end is neither.
+    """
+    entries: list[dict[str, Any]] = []
+    damage = []
+    lines = data.split(b"\n")
+    cut_off = lines.pop()  # empty, if the last line is complete
+    for number, line in enumerate([*lines, cut_off] if _is_whole(cut_off) else lines, start=1):
+        try:
+            entry = json.loads(line.decode())
+            problem = _problem(entry)
+        except (ValueError, RecursionError) as error:
+            problem = f"is not JSON ({str(error).partition(':')[0]})"
+        if problem is None and entries and entry["update"] <= entries[-1]["update"]:
+            problem = f"tells of update {entry['update']}, after {entries[-1]['update']}"
+        if problem is None:
+            entries.append(entry)
+        else:
+            damage.append(f"line {number} {problem}")
+    return entries, damage
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a last line without an end is an entry all the same."""
+    try:
+        return _problem(json.loads(line.decode())) is None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _problem(entry: Any) -> str | None:
+    """The reason why something is not an entry, or `None` if it is one."""
+    if not isinstance(entry, dict):
+        return "is not an entry"
+    for name in _COUNTS:
+        value = entry.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+            return f"has no whole number as {name}"
+    for name, value in entry.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            return f"has no number as {name}"
+        if isinstance(value, int) and abs(value) >= 2**63:
+            return f"has too large a number as {name}"
+    if entry.get("seconds") is None:
+        return "has no number as seconds"
+    return None
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """The intact entries of a run; a warning tells of damaged lines, which are left out."""
+    if not path.exists() and not path.is_symlink():
+        return []
+    try:
+        entries, damage = parse_entries(read_plain(path))
+    except OSError as error:
+        raise MetricsError(f"{path} cannot be read: {error.strerror}.") from error
+    if damage:
+        warnings.warn(f"{path}: {_listed(damage)}; left out.", DamagedMetricsWarning, stacklevel=2)
+    return entries
+
+
+def _listed(damage: list[str]) -> str:
+    more = len(damage) - 3
+    return "; ".join(damage[:3]) + (f"; and {more} more" if more > 0 else "")
+
+
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """The entries as arrays, by column; NaN where an entry has nothing to say."""
-    entries = read_lines(path)
+    entries = read_entries(path)
     names = dict.fromkeys([*COLUMNS[:-2], *(name for entry in entries for name in entry)])
     columns = {}
     for name in names:
         values = [entry.get(name) for entry in entries]
-        if name in COLUMNS[:3]:
+        if name in _COUNTS:
             columns[name] = np.array(values, np.int64)
         else:
             columns[name] = np.array([math.nan if v is None else v for v in values], np.float64)
     return columns
 
 
-def cut_metrics(path: Path, update: int) -> None:
-    """Forget what lies after an update: it will be made again."""
-    write_lines(path, [entry for entry in read_lines(path) if entry["update"] <= update])
+def rewind_metrics(path: Path, update: int, written: dict[str, int] | None) -> None:
+    """Forget what lies after a checkpoint: it will be computed once more.
+
+    If the file is not what it was at the checkpoint, a warning says so, the damaged file is kept
+    as `metrics.damaged.jsonl`, and the run goes on with the entries that are intact.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `update`: the update of the checkpoint; -1 forgets everything.
+    - `written`: what `MetricsWriter.written` said then, if the checkpoint knows it.
+    """
+    try:
+        data = read_plain(path) if path.exists() or path.is_symlink() else b""
+    except OSError as error:
+        raise MetricsError(f"{path} cannot be read: {error.strerror}: delete it.") from error
+    if update < 0:
+        write_lines(path, [])
+        return
+    if written is not None and _matches(data[: written["bytes"]], written):
+        with replacing(path) as partial:
+            partial.write_bytes(data[: written["bytes"]])
+        return
+    entries, damage = parse_entries(data)
+    if written is not None and not damage:
+        damage = [f"it is not what it was at the checkpoint of update {update}"]
+    if damage:
+        # Lines may only have changed places.
+        whole = [parse_entries(line)[0] for line in data.splitlines()]
+        found = {entry["update"]: entry for found in whole for entry in found}
+        entries = [found[number] for number in sorted(found)]
+    kept = "".join(json.dumps(e) + "\n" for e in entries if e["update"] <= update).encode()
+    if damage and not (written is not None and _matches(kept, written)):
+        copy = path.with_name("metrics.damaged.jsonl")
+        with replacing(copy) as partial:
+            partial.write_bytes(data)
+        warnings.warn(
+            f"{path} is damaged: {_listed(damage)}. The run goes on from update {update}, with "
+            f"the entries that are intact; {copy.name} is a copy of the damaged file.",
+            DamagedMetricsWarning,
+            stacklevel=2,
+        )
+    with replacing(path) as partial:
+        partial.write_bytes(kept)
+
+
+def _matches(data: bytes, written: dict[str, int]) -> bool:
+    return len(data) == written["bytes"] and zlib.crc32(data) == written["crc32"]

@@ -5,12 +5,15 @@ import difflib
 import functools
 import importlib
 import importlib.util
+import json
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nres.errors import first_line
 from nres.experiments.presets import SYSTEMS
 from nres.pools.base import Pool
 from nres.pools.gym import GymPool
@@ -23,31 +26,68 @@ class SettingsError(ValueError):
 
 def load_system(name: str, options: dict[str, Any]) -> Any:
     """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
-    if name in SYSTEMS:
-        make = SYSTEMS[name].make
-    elif name.startswith("gym:"):
-        make = functools.partial(GymPool, name.removeprefix("gym:"))
-    else:
-        make = user_class(name)[1]
     try:
-        system = make(**options)
-    except (TypeError, ValueError) as error:
+        if name in SYSTEMS:
+            known = SYSTEMS[name]
+            # Made once for settings and problem, unless it has a state of its own.
+            make = _immutable if issubclass(known.kind, System) else _from_json
+            return make(known.make, json.dumps(options, sort_keys=True))
+        if name.startswith("gym:"):
+            return GymPool(name.removeprefix("gym:"), **options)
+        return _made(name, user_object(name)[1], options)
+    except (SettingsError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever the options of the user made of the code of the user
         given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing"
-        raise SettingsError(f"{name} cannot be made from {given}: {error}") from error
-    if not isinstance(system, System | Pool):
         raise SettingsError(
-            f"{name} is a {type(system).__name__}, neither an nres.System nor an nres.Pool."
-        )
-    return system
+            f"{name} cannot be made from {given}: {described(error, name)}"
+        ) from error
+
+
+def _from_json(make: Callable[..., Any], options: str) -> Any:
+    return make(**json.loads(options))
+
+
+_immutable = functools.lru_cache(maxsize=1)(_from_json)
+
+
+def _made(name: str, found: Any, options: dict[str, Any]) -> Any:
+    """The system or pool that a name stands for: only a class of one is called."""
+    if isinstance(found, type) and (issubclass(found, System) or _is_pool_class(found)):
+        return found(**options)
+    if isinstance(found, System) or (not isinstance(found, type) and isinstance(found, Pool)):
+        if options:
+            raise SettingsError(f"{name} is an object, not a class: it takes no --set.")
+        return found
+    raise SettingsError(
+        f"{name} is neither an nres.System nor an nres.Pool: name a class of one of them."
+    )
+
+
+def _is_pool_class(found: type) -> bool:
+    return all(callable(getattr(found, name, None)) for name in ("advance", "fork", "check"))
+
+
+def described(error: BaseException, name: str) -> str:
+    """An error in a user's code as one line: the place in the file, the kind, the message."""
+    file = name.rpartition(":")[0]
+    place = ""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}."
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    if frames:
+        place = f"line {frames[-1].lineno}: "
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{place}{kind}{first_line(error).rstrip('.')}."
 
 
 def full_name(system: str) -> str:
     """The name of a system, wherever one may be."""
-    return system if system in SYSTEMS or system.startswith("gym:") else user_class(system)[0]
+    return system if system in SYSTEMS or system.startswith("gym:") else user_object(system)[0]
 
 
-def user_class(name: str) -> tuple[str, Any]:
-    """The class that a name of the user's stands for, and the name wherever one may be."""
+def user_object(name: str) -> tuple[str, Any]:
+    """The object that a name of the user's stands for, and its name from any folder."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
         raise SettingsError(
@@ -64,7 +104,9 @@ def user_class(name: str) -> tuple[str, Any]:
     except SettingsError:
         raise
     except Exception as error:
-        raise SettingsError(f"{where} cannot be imported: {error!r}.") from error
+        raise SettingsError(
+            f"{where} cannot be imported: {described(error, f'{where}:')}"
+        ) from error
     if not hasattr(module, attribute):
         classes = [n for n, v in vars(module).items() if isinstance(v, type)]
         raise SettingsError(unknown(f"class in {where}", attribute, classes))

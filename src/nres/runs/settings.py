@@ -1,68 +1,44 @@
 """What a run is to do, as data: enough to repeat it, and checked before anything is computed."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import types
+import typing
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import optax
 
-from nres import estimators
+from nres.checks import positive_number, whole_number
 from nres.estimators import Estimator
 from nres.evaluate import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
-from nres.runs.names import SettingsError, full_name, load_system, unknown
+from nres.runs.methods import METHODS, OPTIMIZERS, MethodInfo
+from nres.runs.names import SettingsError, described, full_name, load_system, unknown
 from nres.runs.places import check_places, on_devices, on_ray
 from nres.schedule import Piecewise
-from nres.system import System, Theta, as_theta
+from nres.system import System, Theta, horizon_of
 
 # What runs are measured with: the same for all of them, so that they can be compared.
 EVAL_KEY = 2023
+# The number of episodes in an evaluation, where a system has no metrics of its own.
+EPISODES = 100
+# By default a run is evaluated so often, unless that costs more than this share of its training.
+EVALUATIONS = 40
+EVALUATION_SHARE = 0.15
 
-
-@dataclasses.dataclass(frozen=True)
-class MethodInfo:
-    """A method by its name on the command line."""
-
-    estimator: Callable[..., Estimator]
-    takes: tuple[str, ...]
-    summary: str
-
-
-_ES = ("workers", "sigma", "noise")
-METHODS: Mapping[str, MethodInfo] = MappingProxyType(
-    {
-        "nres": MethodInfo(
-            estimators.NRES, (*_ES, "window"), "one noise an episode: unbiased, least variance"
-        ),
-        "pes": MethodInfo(estimators.PES, (*_ES, "window"), "a new noise every window: unbiased"),
-        "gpes": MethodInfo(
-            estimators.GPES, (*_ES, "window", "period"), "a new noise every period: unbiased"
-        ),
-        "tes": MethodInfo(estimators.TES, (*_ES, "window"), "each window on its own: biased"),
-        "fulles": MethodInfo(estimators.FullES, _ES, "whole episodes: unbiased, offline"),
-        "bptt": MethodInfo(estimators.BPTT, ("workers",), "backpropagation: exact"),
-        "tbptt": MethodInfo(
-            estimators.TBPTT, ("workers", "window"), "backpropagation in each window: biased"
-        ),
-        "dodge": MethodInfo(
-            estimators.DODGE,
-            ("workers", "window", "period"),
-            "forward mode along a random direction: unbiased",
-        ),
-        "uoro": MethodInfo(
-            estimators.UORO, ("workers", "window"), "forward mode of rank one: unbiased"
-        ),
-    }
-)
-
-OPTIMIZERS: Mapping[str, Callable[..., optax.GradientTransformation]] = MappingProxyType(
-    {
-        name: getattr(optax, name)
-        for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "lion", "lamb", "nadam")
-    }
+_COUNTS = (
+    "workers",
+    "window",
+    "period",
+    "updates",
+    "log_every",
+    "eval_every",
+    "checkpoint_every",
+    "keep_every",
+    "devices",
+    "actors",
 )
 
 
@@ -105,12 +81,38 @@ class Settings:
     """Updates from one checkpoint that is kept for good to the next; a multiple of `eval_every`."""
     start_seed: int | None = None
     """Seed of the parameters to begin with, where runs that differ in `seed` are to share them."""
+    start_from: str | None = None
+    """The run or file that the parameters to begin with were taken from, if from any."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        if self.method not in METHODS:
+            raise SettingsError(unknown("method", self.method, METHODS))
+        if self.optimizer not in OPTIMIZERS:
+            raise SettingsError(unknown("optimizer", self.optimizer, OPTIMIZERS))
+        for name in _COUNTS:
+            _checked(whole_number, name, getattr(self, name))
+        for name in ("checkpoint_seconds", "budget_seconds"):
+            _checked(positive_number, name, getattr(self, name))
+        for name in ("seed", "start_seed"):
+            _checked(whole_number, name, getattr(self, name), -(2**63), 2**63 - 1)
+        for name in ("lr", "sigma"):
+            _schedule(name, getattr(self, name))
+        if self.keep_every is not None and self.budget_seconds is not None:
+            raise SettingsError("keep_every goes with a number of updates, not with seconds.")
+        if self.keep_every is not None and self.keep_every % self.eval_every:
+            raise SettingsError(
+                f"keep_every must be a multiple of eval_every, {self.eval_every}; got "
+                f"{self.keep_every}."
+            )
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Settings":
+        if not isinstance(values, dict):
+            raise SettingsError("the settings are not a JSON object.")
         known = {field.name for field in dataclasses.fields(cls)}
         missing = [
             field.name
@@ -151,6 +153,10 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     system = full_name(system)
     if given.get("optimizer", "sgd") not in OPTIMIZERS:
         raise SettingsError(unknown("optimizer", given["optimizer"], OPTIMIZERS))
+    for name in (*_COUNTS, "seed", "start_seed"):
+        least = 1 if name in _COUNTS else -(2**63)
+        if name in given:
+            given[name] = _checked(whole_number, name, given[name], least, 2**63 - 1)
     takes = METHODS[method].takes
     for name in ("workers", "window", "sigma", "period", "noise"):
         if name in given and name not in takes:
@@ -160,6 +166,9 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     filled = {k: v for k, v in filled.items() if k in takes or k in ("lr", "optimizer", "updates")}
     filled |= given
     updates, keep_every = filled["updates"], filled.get("keep_every")
+    if "eval_every" not in filled:
+        made = load_system(system, filled.get("options", {}))
+        filled["eval_every"] = _eval_every(made, METHODS[method], filled)
     settings = Settings(
         system=system,
         options=filled.get("options", {}),
@@ -174,7 +183,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         updates=updates,
         seed=filled.get("seed", 0),
         log_every=filled.get("log_every", max(1, updates // 1000)),
-        eval_every=filled.get("eval_every", _evaluations(updates, keep_every)),
+        eval_every=filled["eval_every"],
         checkpoint_seconds=filled.get("checkpoint_seconds", 60.0),
         checkpoint_every=filled.get("checkpoint_every"),
         budget_seconds=filled.get("budget_seconds"),
@@ -184,29 +193,65 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         allow_stale=filled.get("allow_stale", False),
         keep_every=keep_every,
         start_seed=filled.get("start_seed"),
+        start_from=filled.get("start_from"),
     )
-    for name in ("updates", "log_every", "eval_every", "checkpoint_every", "keep_every"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise SettingsError(f"{name} must be at least 1, got {value}.")
-    for name in ("checkpoint_seconds", "budget_seconds"):
-        value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise SettingsError(f"{name} must be positive, got {value}.")
     check_places(settings)
-    if keep_every is not None and settings.budget_seconds is not None:
-        raise SettingsError("keep_every is for runs of so many updates, not for so many seconds.")
-    if keep_every is not None and keep_every % settings.eval_every:
-        raise SettingsError(
-            f"keep_every must be a multiple of eval_every, {settings.eval_every}; got {keep_every}."
-        )
     return settings
 
 
-def _evaluations(updates: int, keep_every: int | None) -> int:
-    """Updates from one evaluation to the next: about forty in all, and one where one is kept."""
-    every = max(1, updates // 40)
-    if not keep_every or keep_every < 1:
+def _check_types(settings: Settings) -> None:
+    """Refuse values of another type than the field is declared with: a config is only a file."""
+    for name, hint in typing.get_type_hints(Settings).items():
+        value = getattr(settings, name)
+        if not any(_has_type(value, kind) for kind in _kinds(hint)):
+            raise SettingsError(f"{name} must be {_type_name(hint)}, got {value!r}.")
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, kind)
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(_kinds(hint)[0], "a JSON object")
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The classes that a declared type allows."""
+    if isinstance(hint, types.UnionType):
+        return typing.get_args(hint)
+    return (typing.get_origin(hint) or hint,)
+
+
+def _checked(check: Callable[..., Any], name: str, value: Any, *bounds: Any) -> Any:
+    """The value if it passes a check of `nres.checks`, or if there is none."""
+    try:
+        return None if value is None else check(name, value, *bounds)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(str(error)) from error
+
+
+def _eval_every(system: Any, info: MethodInfo, filled: dict[str, Any]) -> int:
+    """The number of updates from one evaluation to the next.
+
+    At most forty evaluations in all, and as many as cost about 15 % of the unroll steps of the
+    training; one of them wherever a checkpoint is kept.
+    """
+    updates, keep_every = filled["updates"], filled.get("keep_every")
+    try:
+        horizon = horizon_of(system)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(str(error)) from error
+    window = min(filled.get("window") or horizon, horizon)
+    training = updates * info.members * filled["workers"] * window
+    # One comes before the first update.
+    affordable = EVALUATION_SHARE * training / evaluation_steps(system) - 1
+    every = max(1, updates // max(1, min(EVALUATIONS, round(affordable))))
+    if not keep_every:
         return every
     fitting = max(1, keep_every // max(1, round(keep_every / every)))
     return keep_every if keep_every % fitting else fitting
@@ -222,12 +267,24 @@ def _without_preset(system: str, method: str, given: dict[str, Any]) -> dict[str
             + " and ".join(f"--{name}" for name in missing)
             + "."
         )
-    horizon = int(load_system(system, given.get("options", {})).horizon)
+    horizon = _horizon(system, given.get("options", {}))
     window = max(1, horizon // 10)
     common = Preset(
         lr="", workers=100, window=window, period=4 * window, optimizer="adam", updates=1000
     )
     return dataclasses.asdict(common)
+
+
+def evaluation_steps(system: Any) -> int:
+    """The number of unroll steps that one evaluation of a system takes, as far as is known."""
+    return int(getattr(system, "metrics_steps", EPISODES * system.horizon))
+
+
+def _horizon(system: str, options: dict[str, Any]) -> int:
+    try:
+        return horizon_of(load_system(system, options))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(str(error)) from error
 
 
 def _schedule(name: str, value: str | float | int | None) -> str | None:
@@ -267,16 +324,17 @@ def build(settings: Settings) -> Problem:
             "`initial_theta(self, key)` that returns the parameters to begin with."
         )
     try:
-        theta = as_theta(system.initial_theta(start))
-        estimator.pool.check(theta)
-    except ValueError as error:
-        raise SettingsError(f"{settings.system}: {error}") from error
+        theta = estimator.check(system.initial_theta(start))
+    except MemoryError:
+        raise
+    except Exception as error:  # of the user's code, which is run here for the first time
+        raise SettingsError(f"{settings.system}: {described(error, settings.system)}") from error
 
     def measure(theta):
         key = jax.random.key(EVAL_KEY)
         if hasattr(system, "metrics"):
             return system.metrics(theta, key)
-        return {"loss": evaluate(system, theta, key, episodes=100).loss}
+        return {"loss": evaluate(system, theta, key, episodes=EPISODES).loss}
 
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
     # Last, when all else has been checked: actors take seconds to start.
@@ -296,5 +354,5 @@ def build(settings: Settings) -> Problem:
 def _estimator(settings: Settings, pool: System | Pool, values: dict[str, Any]) -> Estimator:
     try:
         return METHODS[settings.method].estimator(pool, **values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error

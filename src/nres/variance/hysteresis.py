@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 from nres.estimators.base import Estimator, NonFiniteError, as_key, compute_estimate
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
-from nres.train import apply_gradient
+from nres.updates import apply_gradient
 from nres.variance.measured import Measurement, check_samples, like, measure, split
 from nres.variance.statistics import Mean
 

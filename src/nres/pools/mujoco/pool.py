@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import PoolError, Window
 from nres.pools.host import PolicyPool, flat_lanes, seed_of
@@ -68,13 +69,12 @@ class MujocoPool(PolicyPool):
             if task.lower() not in TASKS:
                 raise ValueError(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
             task = TASKS[task.lower()](version)
-        if horizon < 1:
-            raise ValueError(f"horizon must be at least 1, got {horizon}.")
+        horizon = whole_number("horizon", horizon)
         self.task = task
         self.model = task.model()
         self.horizon = horizon
         self.can_fork = True
-        self.threads = threads
+        self.threads = whole_number("threads", threads, 0)
         self._batches: dict[int, SimpleNamespace] = {}
         self._data = require_mujoco().MjData(self.model)
         lane = self._lanes(1)

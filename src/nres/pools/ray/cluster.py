@@ -30,7 +30,8 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
 
     **Arguments:**
 
-    - `address`: `"local"` starts Ray on this machine, for as long as this process lives; `"auto"`
+    - `address`: `"local"` starts Ray on this machine, for as long as this process lives, and
+        closed to other machines; `"auto"`
         finds the one that runs here; `HOST:PORT` is that of any cluster's head.
     - `cpus`: for `"local"`, how many processors Ray is to count with; more than there are share.
     - `timeout`: seconds to wait for an answer.
@@ -38,6 +39,7 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
     ray = require_ray()
     if ray.is_initialized():
         return
+    _listen(ray, only_here=address == "local")
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
@@ -57,6 +59,17 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
             f"there is no Ray cluster {where} ({first_line(error)}). Start one with `ray start "
             "--head`, or give the address of another, or `local`."
         ) from error
+
+
+def _listen(ray: Any, only_here: bool) -> None:
+    """Let Ray's processes listen on this machine's loopback alone, or for a whole cluster.
+
+    Whoever reaches its ports can run code, so a cluster of one machine does not open them to
+    others. Ray has this as a constant, for systems whose firewall would ask.
+    """
+    constants: Any = getattr(ray._private, "ray_constants", None)
+    if hasattr(constants, "ENABLE_RAY_CLUSTER"):
+        constants.ENABLE_RAY_CLUSTER = not only_here
 
 
 def _check_reachable(address: str, timeout: int | float) -> None:

@@ -2,13 +2,10 @@
 
 import dataclasses
 import json
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -21,10 +18,13 @@ from nres.systems.learned_optimizer.optimizers import (
     Momentum,
     PerParameterMLP,
 )
+from nres.weights import Archive, WeightsError, named_arrays
 
 # Those that a file can name. Others are given by whoever reads it: a file never brings code.
 KINDS = {kind.__name__: kind for kind in (PerParameterMLP, SGD, Momentum, Adam)}
 FORMAT = 1
+# The largest description of an optimizer that is read, in bytes.
+LARGEST_DESCRIPTION = 1_000_000
 
 
 class OptimizerFileError(ValueError):
@@ -60,10 +60,7 @@ def save_optimizer(
         "settings": _settings(optimizer),
         "about": about or {},
     }
-    arrays: dict[str, Any] = {
-        f"theta{jax.tree_util.keystr(name)}": np.asarray(leaf)
-        for name, leaf in jax.tree_util.tree_leaves_with_path(theta)
-    }
+    arrays: dict[str, Any] = named_arrays(theta)
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
     with replacing(path) as partial:
         np.savez_compressed(partial, description=text, **arrays)
@@ -93,24 +90,26 @@ def read_optimizer(
     - `optimizer`: what the parameters are for, if that is a class of your own.
     """
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            stored = {name: arrays[name] for name in arrays.files}
-        description = json.loads(stored.pop("description").tobytes())
-        names = ("optimizer", "settings", "format", "about")
+        with Archive(path) as archive:
+            return _read(archive, optimizer)
+    except WeightsError as error:
+        raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}") from error
+
+
+def _read(
+    archive: Archive, optimizer: LearnableOptimizer | None
+) -> tuple[LearnableOptimizer, Theta, dict[str, Any]]:
+    path = archive.path
+    text = archive.read("description", LARGEST_DESCRIPTION).tobytes()
+    names = ("optimizer", "settings", "format", "about")
+    try:
+        description = json.loads(text)
         kind, settings, version, about = (description[name] for name in names)
         known = KINDS.get(kind)
-    except FileNotFoundError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+        depth = settings.get("depth", 0)
+        if not isinstance(depth, int) or depth > len(archive.sizes):
+            raise ValueError(f"it names {depth} layers, and has {len(archive.sizes)} arrays")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
     if version != FORMAT:
         raise OptimizerFileError(f"{path} is of format {version}; this nres reads {FORMAT}.")
@@ -122,24 +121,17 @@ def read_optimizer(
             )
         try:
             optimizer = known(**settings)
-        except (TypeError, ValueError) as error:
+            jax.eval_shape(optimizer.initial_theta, jax.random.key(0))
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise OptimizerFileError(f"{path}: {kind} has other settings: {error}.") from error
     elif (_kind(optimizer), _settings(optimizer)) != (kind, settings):
         given = f"{_kind(optimizer)} with {_settings(optimizer)}"
         raise OptimizerFileError(f"{path} is for {kind} with {settings}, not for {given}.")
     like = jax.eval_shape(optimizer.initial_theta, jax.random.key(0))
-    named, structure = jax.tree_util.tree_flatten_with_path(like)
-    leaves = []
-    for name, leaf in named:
-        found = stored.get(f"theta{jax.tree_util.keystr(name)}")
-        if found is None or found.shape != leaf.shape:
-            shape = "nothing" if found is None else list(found.shape)
-            raise OptimizerFileError(
-                f"{path}: theta{jax.tree_util.keystr(name)} should have the shape "
-                f"{list(leaf.shape)} for {kind}, and has {shape}."
-            )
-        leaves.append(jnp.asarray(found))
-    return optimizer, jax.tree.unflatten(structure, leaves), about
+    try:
+        return optimizer, archive.theta(like), about
+    except WeightsError as error:
+        raise OptimizerFileError(f"{error} It is to be a {kind}.") from error
 
 
 def load_optimizer(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.checks import check_memory, whole_number
 from nres.system import System, Theta
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_task, index_table
@@ -70,11 +71,12 @@ class LearnedOptimizerSystem(System):
             raise ValueError(f'sequence must be "fixed" or "random", got {sequence!r}.')
         self.task = fashion_mnist_task() if task is None else task
         self.optimizer = PerParameterMLP() if optimizer is None else optimizer
-        self.horizon = horizon
+        self.horizon = whole_number("horizon", horizon)
         self.start = self.table = None
         if sequence == "fixed":
             model_key, data_key = jax.random.split(jax.random.key(0) if key is None else key)
             self.start = jax.jit(self.task.init)(model_key)
+            check_memory(8 * self.horizon * self.task.batch, f"batches of {self.horizon:,} steps")
             table = index_table(data_key, horizon, self.task.sizes, self.task.batch)
             self.table = jnp.asarray(table)
 
@@ -110,9 +112,14 @@ class LearnedOptimizerSystem(System):
         return _losses(self, theta, key)
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """What progress is measured by: the mean loss of an episode, and that of its end."""
+        """Measure progress: the mean loss of an episode, and that of its end."""
         losses = self.losses(theta, key)
         return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
+
+    @property
+    def metrics_steps(self) -> int:
+        """The number of unroll steps in `metrics`: one episode."""
+        return self.horizon
 
 
 @eqx.filter_jit

@@ -1,0 +1,70 @@
+"""Fingerprints: whether a system still computes what it did when a run was begun."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from nres.pools.jax import JaxPool, as_pool
+from nres.runs.settings import Problem, Settings
+
+# Where code lies and where objects are in memory, which a text about a program may mention.
+_PLACES = re.compile(r" at 0x[0-9a-fA-F]+| at \S+\.py:\d+|\S+\.py:\d+(:\d+)?")
+
+
+def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
+    """Tell a system from a changed one.
+
+    Of a JAX system: its computation, and the numbers in it. Of any other: its options, and the
+    file it comes from. The same wherever it is computed: in a terminal or not, installed here or
+    there.
+    """
+    return _described(settings, problem, lambda jaxpr: _PLACES.sub("", _plain(jaxpr)))
+
+
+def is_same(recorded: Any, settings: Settings, problem: Problem) -> bool:
+    """Whether a recorded fingerprint is that of this problem, as far as can be told."""
+    new = fingerprint(settings, problem)
+    if not isinstance(recorded, dict) or recorded.get("jax") != new["jax"]:
+        return True  # made elsewhere: the same system may be written in another way
+    if recorded == new:
+        return True
+    # Earlier versions wrote programs as JAX shows them: in colour if that was a terminal.
+    earlier = (_plain, lambda jaxpr: jaxpr.pretty_print(use_color=True))
+    return any(recorded == _described(settings, problem, text) for text in earlier)
+
+
+def _plain(jaxpr: Any) -> str:
+    return jaxpr.pretty_print(use_color=False)
+
+
+def _described(settings: Settings, problem: Problem, text: Callable[[Any], str]) -> dict[str, str]:
+    digest = hashlib.sha256()
+    pool = as_pool(problem.system)
+    shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
+    digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
+    file = settings.system.rpartition(":")[0]
+    if not isinstance(pool, JaxPool):
+        digest.update(json.dumps(settings.options, sort_keys=True).encode())
+        if file.endswith(".py"):
+            digest.update(Path(file).read_bytes())
+    else:
+        system = pool.system
+        key, t = jax.random.key(0), np.int32(0)
+        state = jax.eval_shape(system.init, problem.theta, key)
+        for jaxpr in (
+            jax.make_jaxpr(system.init)(problem.theta, key),
+            jax.make_jaxpr(system.step)(state, problem.theta, t, key),
+        ):
+            digest.update(text(jaxpr).encode())
+            for constant in jaxpr.consts:
+                digest.update(np.asarray(constant).tobytes())
+    # Another version of JAX may write the same system differently, and a system may compute the
+    # same in another way on another kind of device.
+    where = f"{jax.__version__} on {jax.default_backend()}"
+    return {"jax": where, "sha256": digest.hexdigest()}

@@ -1,0 +1,150 @@
+"""`Keeper`: puts on the disk what a run needs to go on, and what it has found so far."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nres import hosts
+from nres.checkpoint import CheckpointError, Checkpoints
+from nres.estimators.base import Estimator
+from nres.estimators.es import EvolutionStrategy
+from nres.estimators.remote import portable
+from nres.pools.ray import RayPool
+from nres.runs.folder import BEST, Run, RunError
+from nres.runs.metrics import MetricsError, MetricsWriter
+from nres.train import Progress, TrainState
+from nres.weights import Archive, WeightsError, save_theta
+
+
+class Keeper:
+    """Writes metrics, checkpoints and the best parameters of a run.
+
+    The first process writes; the others of a run on several hosts help it to checkpoint. The
+    first checkpoint is read back, so that a disk that keeps nothing is noticed at once. While no
+    worker gives anything finite, no checkpoint is written: the last good one stays.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        metrics: MetricsWriter | None,
+        estimator: Estimator,
+    ):
+        self.run, self.checkpoints = run, checkpoints
+        self.metrics, self.estimator = metrics, estimator
+        self.saved_update, self.saved_time = -1, time.monotonic()
+        self.lost = False
+        self.best = self._best_so_far()
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        try:
+            if self.metrics is not None:
+                self.metrics.close()
+        except OSError:
+            if kind is None:  # else what happened first is what matters
+                raise
+
+    def add(self, progress: Progress) -> None:
+        if self.metrics is not None:
+            with self._explaining():
+                self.metrics.add(progress)
+        self.lost = self._is_lost(progress)
+        if progress.evals:
+            self._keep_best(progress)
+        settings, update = self.run.settings, progress.state.update
+        every = settings.checkpoint_every
+        due = time.monotonic() - self.saved_time >= settings.checkpoint_seconds
+        if every is not None:
+            due = due or update // every > self.saved_update // every
+        kept = settings.keep_every is not None and update % settings.keep_every == 0
+        due = due or kept or self.saved_update < 0
+        if hosts.agree(int(due), False)[0]:  # as the clock of the first says
+            self.save(progress.theta, progress.state)
+
+    def save(self, theta: Any, state: TrainState) -> None:
+        if state.update == self.saved_update:
+            return
+        if self.lost or not _is_finite(theta):
+            self.lost = True
+            return
+        if self.metrics is not None:
+            with self._explaining():
+                self.metrics.sync()
+        carried = state.estimator
+        if isinstance(self.estimator, EvolutionStrategy) and isinstance(
+            self.estimator.pool, RayPool
+        ):
+            carried = portable(self.estimator, theta, carried)
+        tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
+        facts = {
+            "update": state.update,
+            "steps": list(state.steps),
+            "seconds": state.seconds,
+            "pending": None if self.metrics is None else self.metrics.pending,
+            "metrics": None if self.metrics is None else self.metrics.written(),
+        }
+        with self._explaining():
+            self.checkpoints.save(state.update, tree, facts)
+            if self.saved_update < 0:
+                self.checkpoints.verify(state.update)
+        self.saved_update, self.saved_time = state.update, time.monotonic()
+
+    def wait(self) -> None:
+        with self._explaining():
+            self.checkpoints.wait()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except MetricsError as error:
+            raise RunError(f"{error} The run has ended.") from error
+        except (OSError, CheckpointError) as error:
+            raise RunError(
+                f"{self.run.path} cannot be written to: {error}. The run can be continued from its "
+                f"newest checkpoint: nres resume {self.run.path}"
+            ) from error
+
+    def _is_lost(self, progress: Progress) -> bool:
+        """Whether no worker gave anything finite in the last update."""
+        rows = progress.rows
+        if not len(rows["nonfinite"]):
+            return self.lost
+        bad, late = int(rows["nonfinite"][-1]), int(rows["late"][-1])
+        return bad > 0 and bad + late >= self.estimator.workers
+
+    def _best_so_far(self) -> float:
+        file = self.run.path / BEST
+        if not file.exists():
+            return math.inf
+        try:
+            with Archive(file) as archive:
+                return float(archive.read("value", 8))
+        except (WeightsError, OSError, TypeError, ValueError):
+            return math.inf  # damaged: the next evaluation replaces it
+
+    def _keep_best(self, progress: Progress) -> None:
+        """Write the parameters if their first evaluated number is the least so far."""
+        assert progress.evals is not None
+        value = next(iter(progress.evals.values()))
+        if self.metrics is None or not value < self.best:
+            return
+        self.best = value
+        update = np.int64(progress.state.update)
+        with self._explaining():
+            theta = hosts.own(progress.theta)
+            save_theta(self.run.path / BEST, theta, update=update, value=np.float64(value))
+
+
+def _is_finite(theta: Any) -> bool:
+    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(theta))

@@ -1,0 +1,136 @@
+"""Parameters in `.npz` files: one array for each leaf, by its path, and nothing that can run."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nres.files import replacing
+from nres.system import Theta
+
+# What the header of an array takes in a file, at most.
+_HEADER = 10_000
+_FAILURES = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    RecursionError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class WeightsError(ValueError):
+    """A file that does not hold the parameters that were asked for."""
+
+
+def named_arrays(theta: Theta) -> dict[str, np.ndarray]:
+    """The leaves of `theta` by name, such as `theta['rate']`."""
+    leaves = jax.tree_util.tree_leaves_with_path(theta)
+    return {f"theta{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+
+
+def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
+    """Write parameters to one `.npz` file, which `load_theta` and `nres train --from` read.
+
+    ```python
+    nres.save_theta("mine.npz", result.theta)
+    theta = nres.load_theta("mine.npz", like=system.initial_theta(key))
+    ```
+
+    **Arguments:**
+
+    - `path`: the file; it must end in `.npz`, and is replaced if it is there.
+    - `theta`: the parameters, any pytree of arrays.
+    - `more`: other arrays to keep along, by name.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise WeightsError(f"{path} must end in .npz.")
+    with replacing(path) as partial:
+        arrays: dict[str, Any] = named_arrays(theta) | more
+        np.savez(partial, **arrays)
+
+
+def load_theta(path: str | Path, like: Theta) -> Theta:
+    """Read parameters from an `.npz` file of `save_theta`, `nres export` or `numpy.savez`.
+
+    **Arguments:**
+
+    - `path`: the file. Nothing in it is executed.
+    - `like`: parameters of the same structure, shapes and dtypes.
+    """
+    with Archive(path) as archive:
+        return archive.theta(like)
+
+
+class Archive:
+    """An `.npz` file from anywhere: nothing larger than expected is unpacked or allocated."""
+
+    def __init__(self, path: str | Path):
+        self.path = path
+        self._file = open(path, "rb")  # noqa: SIM115
+        try:
+            self._zip = zipfile.ZipFile(self._file)
+            self.sizes = {
+                info.filename.removesuffix(".npy"): info.file_size for info in self._zip.infolist()
+            }
+        except _FAILURES as error:
+            self._file.close()
+            raise WeightsError(f"{path} is not an .npz file: {error}.") from error
+
+    def __enter__(self) -> "Archive":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def read(self, name: str, largest: int) -> np.ndarray:
+        """One array, of at most so many bytes."""
+        try:
+            if self.sizes[name] > largest + _HEADER:
+                raise ValueError(f"{name} has more than {largest:,} bytes")
+            with self._zip.open(f"{name}.npy") as member:
+                header = {
+                    (1, 0): np.lib.format.read_array_header_1_0,
+                    (2, 0): np.lib.format.read_array_header_2_0,
+                }[np.lib.format.read_magic(member)]
+                shape, fortran, dtype = header(member, max_header_size=_HEADER)
+                if dtype.hasobject:
+                    raise ValueError(f"{name} holds Python objects")
+                content = member.read()
+            array = np.frombuffer(content, dtype)
+            return array.reshape(shape, order="F" if fortran else "C")
+        except _FAILURES as error:
+            raise WeightsError(f"{self.path} cannot be read: {error}.") from error
+
+    def theta(self, like: Theta) -> Theta:
+        """The parameters, in the structure of `like`."""
+        named, structure = jax.tree_util.tree_flatten_with_path(like)
+        leaves: list[Any] = []
+        for path, leaf in named:
+            name = f"theta{jax.tree_util.keystr(path)}"
+            shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+            found = None
+            if name in self.sizes:
+                # Twice, since double precision may be read where single is wanted.
+                found = self.read(name, 2 * dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+            if found is None or found.shape != shape:
+                there = "nothing" if found is None else list(found.shape)
+                raise WeightsError(
+                    f"{self.path}: {name} should have the shape {list(shape)}, and has {there}."
+                )
+            if found.dtype.kind == "V" and found.dtype.itemsize == dtype.itemsize:
+                found = found.view(dtype)  # NumPy does not know bfloat16, and stores its bytes
+            if not np.issubdtype(found.dtype, np.floating) and found.dtype != dtype:
+                raise WeightsError(f"{self.path}: {name} has dtype {found.dtype}, not {dtype}.")
+            leaves.append(jnp.asarray(found, dtype))
+        return jax.tree.unflatten(structure, leaves)

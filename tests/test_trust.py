@@ -1,0 +1,260 @@
+"""A run folder may come from anywhere: looking at it runs, follows and obeys nothing in it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from helpers import as_users_run
+from nres import report, runs
+from nres.cli import app
+from nres.cli.console import plain
+
+ROOT = Path(__file__).parent.parent
+BOUNCER = ROOT / "examples" / "bouncer.py"
+SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 4, "eval_every": 2, "options": {"horizon": 30}}
+
+
+def invoke(*arguments):
+    with as_users_run():
+        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+
+
+def said(result):
+    """The one sentence that a command ends with."""
+    assert result.exit_code in (1, 2), result.output
+    (line,) = result.stderr.strip().splitlines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A complete run of a system in a file of the user's."""
+    folder = tmp_path_factory.mktemp("trust")
+    file = shutil.copy(BOUNCER, folder / "mine.py")
+    settings = runs.resolve(f"{file}:Bouncer", "nres", **SETTINGS)
+    with as_users_run():
+        made = runs.Run.create(folder / "run", settings, runs.build(settings))
+        runs.execute(made)
+    return made
+
+
+@pytest.fixture
+def foreign(run, tmp_path):
+    """A copy of the run, from somebody else: its code would leave a mark."""
+    path = shutil.copytree(run.path, tmp_path / "foreign")
+    code = tmp_path / "theirs.py"
+    mark = f"import pathlib\npathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
+    code.write_text(mark + BOUNCER.read_text())
+    change(path, system=f"{code}:Bouncer")
+    return path
+
+
+def change(path, **settings):
+    config = json.loads((path / "config.json").read_text())
+    config["settings"] |= settings
+    (path / "config.json").write_text(json.dumps(config))
+
+
+USING = [
+    ["evaluate"],
+    ["evaluate", "--best"],
+    ["resume", "--updates", "6"],
+    ["resume", "--devices", "1", "--updates", "6"],
+    ["export"],
+    ["render"],
+]
+
+
+@pytest.mark.parametrize("command", USING, ids=" ".join)
+def test_code_that_a_folder_names_is_not_run(command, foreign, tmp_path):
+    name, *options = command
+    line = said(invoke(name, foreign, *options))
+    assert str(tmp_path / "theirs.py") in line
+    assert "--trust-code" in line
+    assert not (tmp_path / "mark").exists()
+
+
+def test_code_that_is_trusted_is_run(foreign, tmp_path):
+    result = invoke("evaluate", foreign, "--trust-code", "--episodes", 2)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "mark").exists()
+    with as_users_run():
+        assert runs.Run.open(foreign, trust_code=True).theta()
+
+
+def test_code_that_the_user_named_is_run(run):
+    assert invoke("evaluate", run.path, "--episodes", 2).exit_code == 0
+
+
+def test_code_named_on_the_command_line_is_run(foreign, tmp_path):
+    common = ["--samples", 64, "--quiet", "--out", tmp_path / "found"]
+    name = f"{tmp_path / 'theirs.py'}:Bouncer"
+    result = invoke("variance", name, "--checkpoints", foreign, "--periods", "3,30", *common)
+    assert result.exit_code == 0, result.output
+    line = said(invoke("variance", "lorenz", "--checkpoints", foreign, *common))
+    assert "is a run of" in line
+
+
+@pytest.mark.parametrize("command", ["show", "plot", "report"])
+def test_looking_at_a_run_imports_nothing(command, foreign, tmp_path):
+    out = ["--out", tmp_path / "page.html"] if command == "report" else []
+    assert invoke(command, foreign, *out).exit_code == 0
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("system", "options"),
+    [
+        ("subprocess:Popen", {"args": ["touch", "MARK"]}),
+        ("os:system", {"command": "touch MARK"}),
+        ("gym:CartPole-v1", {"entry": "evil_module:Env"}),
+        ("gym:evil_module:Env-v0", {}),
+        ("nres.pools.gym:GymPool", {"env": "evil_module:Env-v0"}),
+    ],
+)
+@pytest.mark.parametrize("trust", [(), ("--trust-code",)])
+def test_what_is_no_system_is_never_called(system, options, trust, run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    mark = tmp_path / "mark"
+    change(path, system=system, options=json.loads(json.dumps(options).replace("MARK", str(mark))))
+    if trust and "evil_module" not in str((system, options)):
+        assert "neither an nres.System nor an nres.Pool" in said(invoke("evaluate", path, *trust))
+    elif trust:
+        assert "evil_module" in said(invoke("evaluate", path, *trust))
+    else:
+        assert "--trust-code" in said(invoke("evaluate", path))
+    assert not mark.exists()
+
+
+def test_an_object_may_be_named_instead_of_a_class(tmp_path):
+    file = tmp_path / "objects.py"
+    file.write_text(BOUNCER.read_text() + "\n\nsmall = Bouncer(30)\n\n\ndef make():\n    pass\n")
+    given = {name: SETTINGS[name] for name in ("sigma", "lr", "updates", "eval_every")}
+    assert runs.build(runs.resolve(f"{file}:small", "nres", **given)).estimator.horizon == 30
+    for name, options in (("small", {"horizon": 3}), ("make", {})):
+        with pytest.raises(runs.SettingsError, match=name):
+            runs.resolve(f"{file}:{name}", "nres", options=options, **given)
+
+
+def test_links_are_not_taken_into_a_report(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("do not share")
+    (path / "notes.txt").symlink_to(secret)
+    (path / "policy.gif").symlink_to("/dev/zero")
+    os.mkfifo(path / "variance.png")
+    result = invoke("report", path, "--out", tmp_path / "page.html")
+    assert result.exit_code == 0, result.output
+    for name in ("notes.txt", "policy.gif", "variance.png"):
+        assert name in result.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert "do not share" not in page
+    (path / "notes.txt").unlink()
+    (path / "notes.txt").write_text("x" * 2_000_000)
+    assert "notes.txt" in invoke("report", path, "--out", tmp_path / "page.html").stderr
+    # A folder that links to another one is not looked into, either.
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    (shelf / "elsewhere").symlink_to(run.path)
+    shutil.copytree(run.path, shelf / "here")
+    assert [found.path.name for found in report.find_runs([shelf])] == ["here"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+@pytest.mark.parametrize("command", ["show", "plot", "evaluate", "resume"])
+def test_a_link_or_pipe_neither_hangs_nor_is_followed(name, command, run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    for make in (lambda f: f.symlink_to("/dev/zero"), os.mkfifo):
+        (path / name).unlink()
+        make(path / name)
+        if (name, command) == ("metrics.jsonl", "evaluate"):  # which does not read it
+            assert invoke(command, path, "--episodes", 2).exit_code == 0
+        else:
+            assert name in said(invoke(command, path))
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[/x][red]\u202e"
+
+
+def test_escapes_and_markup_stay_text(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    config = json.loads((path / "config.json").read_text())
+    config["settings"]["system"] = f"{HOSTILE}:X"
+    config["created"] = HOSTILE
+    config["versions"] = {HOSTILE: HOSTILE}
+    (path / "config.json").write_text(json.dumps(config))
+    metrics = (path / "metrics.jsonl").read_text().replace("eval/loss", json.dumps(HOSTILE)[1:-1])
+    (path / "metrics.jsonl").write_text(metrics.replace('"\\u001b', '"eval/\\u001b'))
+    shown = invoke("show", path)
+    assert shown.exit_code == 0, shown.output
+    refused = invoke("evaluate", path)
+    assert refused.exit_code == 1
+    for text in (shown.output, refused.stderr):
+        assert "\\x1b[2J" in text
+        assert not any(c in text for c in "\x1b\x07\u202e")
+    assert str(plain("a\nb\tc\x9b")) == "a\nb\\tc\\x9b"
+
+
+def test_names_with_markup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30"]
+    result = invoke("show", "x[/x]")
+    assert "x[/x]" in said(result)
+    line = said(invoke("train", f"{BOUNCER}:Bouncer", *short, "--out", "x[/x]"))
+    assert "Choose another folder" in line
+    result = invoke("train", f"{BOUNCER}:Bouncer", *short, "--out", "(bold) 100%")
+    assert result.exit_code == 0, result.output
+    assert "Run: (bold) 100%" in result.output
+
+
+@pytest.mark.parametrize("name", ["x[1]", "a\\b", "parent]/run"])
+def test_folders_from_which_checkpoints_cannot_be_read_are_refused(name, tmp_path):
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30"]
+    line = said(invoke("train", f"{BOUNCER}:Bouncer", *short, "--out", tmp_path / name))
+    assert name in line
+    assert not (tmp_path / name).exists()
+
+
+PORTS = """
+import sys
+from nres.pools.ray import connect
+connect("local", cpus=1)
+own = {line.split()[1] for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")
+       if line.split()[3] == "0A"}
+print("\\n".join(own))
+"""
+
+
+def test_a_local_ray_cluster_is_closed_to_other_machines():
+    def listening():
+        files = [Path(f"/proc/net/{name}").read_text().splitlines() for name in ("tcp", "tcp6")]
+        return {line.split()[1] for lines in files for line in lines if line.split()[3] == "0A"}
+
+    before = listening()
+    done = subprocess.run(
+        [sys.executable, "-c", PORTS], capture_output=True, text=True, check=True, timeout=120
+    )
+    opened = set(done.stdout.split()) - before
+    assert opened
+    assert all(address.partition(":")[0].endswith("0100007F") for address in opened), opened
+
+
+def test_a_start_of_another_run_needs_none_of_its_code(foreign, tmp_path):
+    """Parameters are arrays: taking them over runs nothing."""
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30"]
+    name = f"{BOUNCER}:Bouncer"
+    out = tmp_path / "next"
+    result = invoke("train", name, *short, "--from", foreign, "--out", out, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "mark").exists()
+    with as_users_run():
+        first = runs.Run.open(out).trajectory()[0]
+        last = runs.Run.open(foreign, trust_code=True).theta()
+    np.testing.assert_array_equal(first["velocity"], last["velocity"])
