@@ -8,7 +8,9 @@ a damaged or foreign checkpoint is told from a good one before anything is conti
 import json
 import logging
 import os
+import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +213,15 @@ class Checkpoints:
             return empty
         args = self._ocp.args
         shapes = {str(i): leaf for i, leaf in enumerate(empty) if leaf.size}
+        usual, sys.unraisablehook = sys.unraisablehook, _ignore_closed_loops(sys.unraisablehook)
         try:
             restored = self._manager.restore(
                 update, args=args.Composite(arrays=args.StandardRestore(shapes))
             )
         except Exception as error:
+            # The hook stays: readers that were given up on go on complaining for a while.
             raise self._damaged(update, first_line(error)) from error
+        sys.unraisablehook = usual
         return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
 
     def _description(self, update: int) -> dict[str, Any]:
@@ -272,7 +277,19 @@ class Checkpoints:
             if others
             else "There is no earlier one."
         )
-        return CheckpointError(f"{self.folder / str(update)} is damaged: {reason}. {advice}")
+        # Reports of the library that reads checkpoints go on for pages.
+        short = reason if len(reason) <= 160 else reason[:160].rpartition(" ")[0] + " ..."
+        return CheckpointError(f"{self.folder / str(update)} is damaged: {short}. {advice}")
+
+
+def _ignore_closed_loops(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook that drops the complaints of orbax's readers about a damaged checkpoint."""
+
+    def hook(unraisable: Any) -> None:
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            usual(unraisable)
+
+    return hook
 
 
 def is_key(leaf: Any) -> bool:
