@@ -187,6 +187,60 @@ def test_damaged_configs(kind, half, tmp_path):
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+def test_settings_that_were_edited_are_noticed(half, tmp_path):
+    path = shutil.copytree(half.path, tmp_path / "run")
+    config = json.loads((path / "config.json").read_text())
+    for name, value in (("lr", "0.09"), ("seed", 7), ("optimizer", "adam")):
+        settings = config["settings"] | {name: value}
+        (path / "config.json").write_text(json.dumps(config | {"settings": settings}))
+        refused = invoke("resume", path)
+        if value == config["settings"][name]:
+            assert refused.exit_code == 0
+            continue
+        assert refused.exit_code == 1
+        assert name in refused.stderr or "does not fit" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("checkpoints/best.npz", ["evaluate", "--best"]),
+        ("checkpoints/12/_CHECKPOINT_METADATA", ["evaluate"]),
+        ("checkpoints/12/facts/metadata", ["resume"]),
+        ("checkpoints/12/_CHECKPOINT_METADATA", ["train", BOUNCER, "--from"]),
+    ],
+)
+def test_pipes_devices_and_nests_among_checkpoints(name, command, whole, tmp_path):
+    with as_users_run():
+        run = create(tmp_path / "run", updates=12, eval_every=12)
+        runs.execute(run)
+    file = run.path / name
+    if command[0] == "train":
+        command = [*command, run.path, "--sigma", 0.1, "--lr", 1, "--out", tmp_path / "next"]
+    else:
+        command = [command[0], run.path, *command[1:]]
+    for damage in (
+        os.mkfifo,
+        lambda f: f.symlink_to("/dev/zero"),
+        lambda f: f.write_text("[" * 100_000),
+    ):
+        file.unlink()
+        damage(file)
+        refused = invoke(*command)
+        assert refused.exit_code in (1, 2), refused.output
+        assert len(refused.stderr.strip().splitlines()) == 1
+        assert len(refused.stderr) < 600
+
+
+def test_a_number_of_updates_that_cannot_be_leaves_the_run_alone(half, tmp_path):
+    path = shutil.copytree(half.path, tmp_path / "run")
+    before = (path / "config.json").read_bytes()
+    assert invoke("resume", path, "--updates", 10**10).exit_code == 2
+    with as_users_run(), pytest.raises(ValueError, match="updates"):
+        runs.execute(runs.Run.open(path), updates=10**10)
+    assert (path / "config.json").read_bytes() == before
+
+
 def test_facts_that_are_only_shown_may_be_missing(half, tmp_path):
     path = shutil.copytree(half.path, tmp_path / "run")
     config = json.loads((path / "config.json").read_text())

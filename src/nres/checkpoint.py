@@ -5,9 +5,11 @@ not complete does not count. Beside them lies what they are (name, shape, dtype,
 a damaged or foreign checkpoint is told from a good one before anything is continued from it.
 """
 
+import errno
 import json
 import logging
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Callable
@@ -85,9 +87,22 @@ class Checkpoints:
         try:
             if write:
                 self.folder.mkdir(parents=True, exist_ok=True)
+            self._check_files()
             self._manager = ocp.CheckpointManager(self.folder, options=options)
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be used: {error}") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.folder} cannot be used: {first_line(error)}") from error
+
+    def _check_files(self) -> None:
+        """Refuse devices, pipes and links among the files: reading one could hang, or never end."""
+        for parent, folders, files in os.walk(self.folder):
+            for name in (*folders, *files):
+                path = os.path.join(parent, name)
+                try:
+                    mode = os.lstat(path).st_mode
+                except FileNotFoundError:  # a checkpoint that is replaced meanwhile
+                    continue
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    raise OSError(errno.EINVAL, "it is not a plain file", path)
 
     @staticmethod
     def check_folder(folder: Path) -> None:
@@ -204,7 +219,7 @@ class Checkpoints:
             return []
         try:
             return sorted(self._manager.all_steps(read=True))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.folder} cannot be read: {first_line(error)}") from error
 
     def _read(self, update: int, empty: list[np.ndarray]) -> list[np.ndarray]:

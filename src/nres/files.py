@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -50,26 +50,36 @@ def create_json(path: Path, value: Any) -> None:
         partial.unlink(missing_ok=True)
 
 
-def read_plain(path: Path, largest: int | None = None) -> bytes:
-    """Read a file that somebody else may have put there.
+def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading, unless it is a device or a pipe: those could hang, or never end.
 
-    Links are not followed, and devices and pipes not read: they could lead anywhere, or never end.
+    **Arguments:**
+
+    - `path`: the file.
+    - `follow`: whether it may be a link. One in a folder from elsewhere could lead anywhere.
+    """
+    if not follow and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
+    flags = os.O_RDONLY
+    for flag in ("O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, flag, 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return file
+
+
+def read_plain(path: Path, largest: int | None = None) -> bytes:
+    """Read a plain file of a folder that somebody else may have made; links are not followed.
 
     **Arguments:**
 
     - `path`: the file.
     - `largest`: refuse one of more bytes.
     """
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
-    flags = os.O_RDONLY
-    for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
-        flags |= getattr(os, flag, 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        if largest is not None and status.st_size > largest:
+    with open_plain(path, follow=False) as file:
+        if largest is not None and os.fstat(file.fileno()).st_size > largest:
             raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
         return file.read()
 

@@ -96,9 +96,13 @@ def as_theta(theta: PyTree) -> Theta:
         name = "theta" + jax.tree_util.keystr(path)
         if not isinstance(leaf, float) and not eqx.is_array_like(leaf):
             raise ValueError(f"{name} must be a floating-point array, got {type(leaf).__name__}.")
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        try:
+            dtype = jnp.result_type(leaf)
+        except TypeError:  # one that JAX has not: objects, or another order of bytes
+            dtype = leaf.dtype
+        if not jnp.issubdtype(dtype, jnp.floating) or not dtype.isnative:
             raise ValueError(
-                f"{name} must be a floating-point array, got dtype {jnp.result_type(leaf)}. "
+                f"{name} must be a floating-point array, got dtype {dtype}. "
                 "Convert it, or keep what is not to be learned in the system instead."
             )
         if jnp.size(leaf) == 0:

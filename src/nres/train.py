@@ -135,7 +135,7 @@ def train(
     - `progress`: `True` shows what is going on: compiling, unlocking, updates, loss, time left.
     - `state`: the `state` of an earlier result, to continue that run.
     """
-    _check_parts(estimator, optimizer, eval_fn, callback)
+    _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
     if eval_every is not None:
         eval_every = whole_number("eval_every", eval_every)
@@ -270,7 +270,9 @@ def _train(
     )
 
 
-def _check_parts(estimator: Any, optimizer: Any, eval_fn: Any, callback: Any) -> None:
+def _check_parts(
+    estimator: Any, optimizer: Any, eval_fn: Any, callback: Any, progress: Any, state: Any
+) -> None:
     """Refuse what is no estimator or optimizer, with what was probably meant."""
     if not isinstance(estimator, Estimator):
         raise TypeError(
@@ -283,6 +285,12 @@ def _check_parts(estimator: Any, optimizer: Any, eval_fn: Any, callback: Any) ->
         raise TypeError(
             f"optimizer must be an optax optimizer, got {name or repr(optimizer)}: write {meant}."
         )
+    if state is not None and not isinstance(state, TrainState):
+        raise TypeError(
+            f"state must be the `state` of an earlier result, got {type(state).__name__}."
+        )
+    if not isinstance(progress, bool | Reporter):
+        raise TypeError(f"progress must be True, False or an nres.Reporter, got {progress!r}.")
     for name, function in [("eval_fn", eval_fn), ("callback", callback)]:
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function, got {type(function).__name__}.")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nres.files import replacing
+from nres.files import open_plain, replacing
 from nres.system import Theta
 
 # What the header of an array takes in a file, at most.
@@ -76,7 +76,8 @@ class Archive:
 
     def __init__(self, path: str | Path):
         self.path = path
-        self._file = open(path, "rb")  # noqa: SIM115
+        # Through a descriptor that neither waits for a pipe nor follows a device.
+        self._file = open_plain(Path(path))
         try:
             self._zip = zipfile.ZipFile(self._file)
             self.sizes = {
@@ -118,7 +119,7 @@ class Archive:
         leaves: list[Any] = []
         for path, leaf in named:
             name = f"theta{jax.tree_util.keystr(path)}"
-            shape, dtype = tuple(leaf.shape), np.dtype(leaf.dtype)
+            shape, dtype = np.shape(leaf), np.dtype(jnp.result_type(leaf))
             found = None
             if name in self.sizes:
                 # Twice, since double precision may be read where single is wanted.

@@ -72,6 +72,9 @@ def compare(
         raise SettingsError(f"--methods names each method once, got {methods!r}.")
     if sum(budget is not None for budget in (updates, budget_steps, budget_seconds)) > 1:
         raise SettingsError("give one of --updates, --budget-steps and --budget-seconds.")
+    for option, budget in ("steps", budget_steps), ("seconds", budget_seconds):
+        if budget is not None and not 0 < budget < math.inf:
+            raise SettingsError(f"--budget-{option} must be positive, got {budget}.")
     common: dict[str, Any] = {
         "optimizer": optimizer,
         "lr": lr,

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nres.checks import LARGEST
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.outcome import losses
@@ -87,7 +88,9 @@ def show(run: RunFolder) -> None:
 @explained
 def evaluate(
     run: RunFolder,
-    episodes: Annotated[int, typer.Option(help="The number of episodes.", min=1)] = 100,
+    episodes: Annotated[
+        int, typer.Option(help="The number of episodes.", min=1, max=LARGEST)
+    ] = 100,
     seed: Seed = 0,
     best: Best = False,
     trust_code: TrustCode = False,

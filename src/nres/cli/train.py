@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nres import hosts
 from nres.checkpoint import Checkpoints
+from nres.checks import LARGEST
 from nres.cli.console import say
 from nres.cli.errors import end, explained
 from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
@@ -171,7 +172,10 @@ def _start(path: Path, like: Theta) -> Theta:
 def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     updates: Annotated[
-        int | None, typer.Option(help="Go on to this many updates instead of those planned.")
+        int | None,
+        typer.Option(
+            help="Go on to this many updates instead of those planned.", min=1, max=LARGEST
+        ),
     ] = None,
     devices: Devices = None,
     coordinator: Coordinator = None,
@@ -301,6 +305,6 @@ def parse_options(given: list[str] | None, **named: str | Path | None) -> dict[s
             raise SettingsError(f"--set takes NAME=VALUE, such as horizon=500; got {pair!r}.")
         try:
             options[name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # text, or too long or deep for a value
             options[name] = value
     return options

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from nres import hosts
 from nres.checkpoint import Checkpoints
+from nres.checks import whole_number
 from nres.estimators.base import blank_state
 from nres.estimators.values import Steps
 from nres.pools.base import Pool
@@ -87,7 +88,7 @@ def execute(
     settings = settings or run.settings
     if problem is None:
         problem = run.spread()
-    last = settings.updates if updates is None else updates
+    last = settings.updates if updates is None else whole_number("updates", updates)
     folder = run.path / "checkpoints"
     with (
         _closing(problem.estimator.pool),
@@ -191,6 +192,14 @@ def _continued(
         carried = eqx.tree_at(lambda s: s.update, begun, jnp.asarray(made, begun.update.dtype))
         both = zip(facts["steps"], begun.unlock_steps, strict=True)
         facts["steps"] = [before + more for before, more in both]
+    recorded = facts.get("settings", {})  # earlier versions have none
+    for name, value in run.settings.determining().items():
+        if recorded.get(name, value) != value:
+            raise RunError(
+                f"{run.path / 'config.json'} has {name} = {value!r}, and the run was made with "
+                f"{recorded[name]!r}: undo the change, or begin a new run from its parameters: "
+                f"nres train ... --from {run.path}"
+            )
     try:
         steps, seconds = Steps(*facts["steps"]), float(facts["seconds"])
     except (LookupError, TypeError, ValueError) as error:

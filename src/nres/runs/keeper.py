@@ -90,6 +90,7 @@ class Keeper:
             "update": state.update,
             "steps": list(state.steps),
             "seconds": state.seconds,
+            "settings": self.run.settings.determining(),
             "pending": None if self.metrics is None else self.metrics.pending,
             "metrics": None if self.metrics is None else self.metrics.written(),
         }

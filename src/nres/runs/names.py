@@ -38,7 +38,9 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
     except (SettingsError, ImportError, MemoryError):
         raise
     except Exception as error:  # whatever the options of the user made of the code of the user
-        given = ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing"
+        if name in SYSTEMS and not isinstance(error, TypeError | ValueError | ArithmeticError):
+            raise
+        given = ", ".join(f"{k}={v!r}" for k, v in options.items())[:100] or "nothing"
         raise SettingsError(
             f"{name} cannot be made from {given}: {described(error, name)}"
         ) from error

@@ -109,6 +109,11 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def determining(self) -> dict[str, Any]:
+        """The settings that a run's parameters follow from, besides the system itself."""
+        names = "method workers window sigma period noise optimizer lr seed start_seed"
+        return {name: getattr(self, name) for name in names.split()}
+
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Settings":
         if not isinstance(values, dict):

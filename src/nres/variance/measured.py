@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from nres.checks import whole_number
 from nres.estimators.base import (
     Estimator,
     NonFiniteError,
@@ -154,8 +155,7 @@ def _not_finite(count: int, total: int) -> str:
 
 def check_samples(samples: int, level: float) -> None:
     """Refuse what gives no interval."""
-    if samples < 8:
-        raise ValueError(f"samples must be at least 8 to tell a variance, got {samples}.")
+    whole_number("samples", samples, 8)  # fewer do not tell a variance
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.checks import positive_number, whole_number
 from nres.estimators.base import as_key, check_period, check_settings
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
@@ -123,16 +124,15 @@ def sweep(
     horizon = pool.horizon
     check_samples(samples, level)
     for name, values in {"sigmas": sigmas, "windows": windows, "workers": workers}.items():
-        if not values:
-            raise ValueError(f"{name} must not be empty.")
+        if not isinstance(values, Sequence) or not values:
+            raise ValueError(f"{name} must be a list with at least one number, got {values!r}.")
     for window in windows:
         check_settings(pool, min(workers), window, "skip")
-    for sigma in sigmas:
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise ValueError(f"sigma must be positive, got {sigma}.")
-    if periods is not None and (not periods or min(periods) < 1):
-        raise ValueError(f"periods must be at least 1, got {list(periods)}.")
-    periods = [min(period, horizon) for period in periods or (horizon,)]
+    sigmas = [positive_number("sigma", sigma) for sigma in sigmas]
+    if periods is not None and not (isinstance(periods, Sequence) and periods):
+        raise ValueError(f"periods must be a list with at least one number, got {periods!r}.")
+    chosen = (horizon,) if periods is None else periods
+    periods = [min(whole_number("periods", period), horizon) for period in chosen]
     plan = {p: [w for w in windows if p >= horizon or p % w == 0] for p in dict.fromkeys(periods)}
     for period, fitting in plan.items():
         if not fitting:

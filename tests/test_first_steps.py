@@ -1,0 +1,481 @@
+"""The first hour of a new user: terminals, platforms, output, evaluations, best parameters."""
+
+import dataclasses
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from typer.testing import CliRunner
+
+import nres
+from helpers import THETA, Wave, as_users_run
+from nres import runs
+from nres.cli import app
+from nres.experiments.presets import SYSTEMS
+from nres.runs.fingerprint import _described, fingerprint, is_same
+from nres.runs.settings import evaluation_steps
+from numpy_pool import NumpyPool
+
+ROOT = Path(__file__).parent.parent
+BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
+SHORT = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
+KEY = jax.random.key(8)
+
+
+def invoke(*arguments):
+    with as_users_run():
+        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+
+
+def in_a_terminal(*command):
+    """The output of a process whose standard output and error are a terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *command], stdout=follower, stderr=follower,
+        env=os.environ | {"TERM": "xterm-256color"},
+    )  # fmt: skip
+    os.close(follower)
+    output = b""
+    while True:
+        try:
+            data = os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not data:
+            break
+        output += data
+    os.close(leader)
+    assert process.wait(120) == 0, output.decode()
+    return output.decode()
+
+
+def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
+    """JAX writes programs in colour where it sees a terminal."""
+    out = tmp_path / "run"
+    begin = ["-m", "nres", "train", BOUNCER, *map(str, SHORT), "--updates", "2", "--out", str(out)]
+    in_a_terminal(*begin)
+    assert invoke("evaluate", out, "--episodes", 2).exit_code == 0
+    result = invoke("resume", out, "--updates", 4, "--quiet")
+    assert result.exit_code == 0, result.output
+    in_a_terminal("-m", "nres", "resume", str(out), "--updates", "6")
+    assert runs.Run.open(out).updates_made() == 6
+
+
+def test_fingerprints_of_earlier_versions_are_accepted():
+    settings = runs.resolve(BOUNCER, "nres", sigma=0.1, lr=0.1, options={"horizon": 30})
+    problem = runs.build(settings)
+    recorded = [
+        fingerprint(settings, problem),
+        _described(settings, problem, str),
+        _described(settings, problem, lambda jaxpr: jaxpr.pretty_print(use_color=True)),
+    ]
+    assert all(is_same(each, settings, problem) for each in recorded)
+    other = runs.build(dataclasses.replace(settings, options={"horizon": 31}))
+    assert not any(is_same(each, settings, other) for each in recorded)
+
+
+WITHOUT_UNIX = """
+import sys
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+import jax, optax, nres
+system = nres.systems.Lorenz(horizon=20)
+estimator = nres.NRES(system, workers=4, window=10, sigma=0.1)
+theta = system.initial_theta()
+result = nres.train(estimator, optax.sgd(1e-5), theta, updates=3, key=jax.random.key(0))
+print(result, nres.evaluate(system, result.theta, jax.random.key(0)))
+"""
+
+
+def test_nothing_of_unix_is_needed():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_UNIX], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 updates" in done.stdout
+
+
+SYNTAX = "import nres\n\nclass Mine(nres.System)\n    pass\n"
+FAILS = "import nres\nx = 1\nraise RuntimeError('no data')\n"
+BRANCHES = """
+import jax.numpy as jnp
+import nres
+
+
+class Mine(nres.System):
+    horizon: int = 10
+
+    def initial_theta(self, key):
+        return jnp.ones(2)
+
+    def init(self, theta, key):
+        return theta
+
+    def step(self, state, theta, t, key):
+        if state[0] > 0:
+            state = -state
+        return state, jnp.sum(state)
+"""
+INDEX = BRANCHES.replace("if state[0] > 0:", "if [][0]:")
+UNDECLARED = BRANCHES.replace(
+    "    def initial_theta",
+    "    def __init__(self):\n        self.mass = 2.0\n\n    def initial_theta",
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (SYNTAX, ["mine.py", "line 3", "SyntaxError"]),
+        (FAILS, ["mine.py", "line 3", "RuntimeError", "no data"]),
+        (BRANCHES, ["mine.py", "line 16", "Mine.step", "jnp.where"]),
+        (INDEX, ["mine.py", "line 16", "IndexError"]),
+        (UNDECLARED, ["mine.py", "mass", "mass: float"]),
+    ],
+)
+def test_mistakes_in_a_file_are_told_with_their_line(source, words, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    out = ["--sigma", 0.1, "--lr", 0.1, "--out", tmp_path / "run"]
+    result = invoke("train", f"{file}:Mine", *out)
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    for word in words:
+        assert word in line
+    assert not (tmp_path / "run").exists()
+
+
+class Cliff(nres.System):
+    """Finite up to an edge, where no loss is."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sqrt(1 - theta[0]) + 0 * state
+
+    def initial_theta(self, key):
+        return jnp.zeros(1)
+
+
+class Broken(NumpyPool):
+    """A simulator without finite losses."""
+
+    def __init__(self):
+        super().__init__(Wave())
+
+    def advance(self, *arguments):
+        window = super().advance(*arguments)
+        return nres.Window(window.state, window.loss * np.nan, window.steps, window.ended)
+
+
+@pytest.mark.parametrize(("pool", "theta"), [(Cliff, jnp.zeros(1)), (Broken, THETA[Wave])])
+def test_training_stops_when_nothing_is_finite(pool, theta):
+    """The gradient leads over the edge, and there is no way back."""
+    estimator = nres.NRES(pool(), workers=4, window=3, sigma=0.1)
+    with as_users_run(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = nres.train(estimator, optax.sgd(1e3), theta, updates=10**6, key=KEY)
+    assert result.diverged
+    assert not result.interrupted
+    lost = result.history.nonfinite == 4
+    assert lost[-20:].all()
+    assert result.state.update < 10**6
+    words = [str(warning.message) for warning in caught]
+    assert any("no worker has given a finite loss" in text for text in words)
+    assert "diverged" in repr(result)
+
+
+def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
+    file = tmp_path / "cliff.py"
+    source = Path(__file__).read_text()
+    body = source[source.index("class Cliff") : source.index("class Broken")]
+    file.write_text(f"import jax.numpy as jnp\nimport nres\n\n\n{body}")
+    out = tmp_path / "run"
+    options = ["--sigma", 0.1, "--lr", 0.02, "--optimizer", "sgd", "--workers", 4, "--window", 3]
+    options += ["--updates", 100_000, "--eval-every", 100_000, "--checkpoint-every", 1]
+    options += ["--log-every", 1]
+    result = invoke("train", f"{file}:Cliff", *options, "--out", out)
+    assert result.exit_code == 1
+    assert "no worker" in result.stderr
+    assert f"--from {out}" in result.stderr
+    with as_users_run():
+        run = runs.Run.open(out)
+        made, theta = run.newest()
+    assert np.isfinite(theta).all()
+    metrics = run.metrics
+    (at,) = np.flatnonzero(metrics["update"] == made)
+    assert metrics["nonfinite"][at] < 4 or made == 0
+    assert metrics["update"][-1] > made
+
+
+@pytest.mark.parametrize("name", ["lorenz", "learned-optimizer", "swimmer", "halfcheetah"])
+def test_evaluations_cost_a_share_of_the_training(name):
+    """By default between nothing and a fifth of its steps, except the first and the last."""
+    for method in SYSTEMS[name].presets:
+        with as_users_run():
+            settings = runs.resolve(name, method)
+            estimator = runs.build(settings).estimator
+        training = settings.updates * estimator.members * estimator.workers * estimator.window
+        count = -(-settings.updates // settings.eval_every) + 1
+        share = count * evaluation_steps(runs.build(settings).system) / training
+        assert share <= 0.2 or count == 2, (method, share)
+        assert count <= 45
+
+
+def test_the_seconds_of_each_part_are_told(tmp_path):
+    result = invoke("train", BOUNCER, *SHORT, "--updates", 4, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    pattern = r"4 of 4 updates in [\d.]+ s .*; evaluating took [\d.]+ s, compiling .* [\d.]+ s"
+    assert re.search(pattern, result.output)
+
+
+def test_the_best_parameters_are_kept(tmp_path):
+    """Steps so large that the last evaluation is not the best one."""
+    out = tmp_path / "run"
+    options = ["--updates", 60, "--eval-every", 2, "--lr", 0.5]
+    command = ["train", BOUNCER, *SHORT, *options, "--out", out, "--quiet"]
+    assert invoke(*command).exit_code == 0
+    run = runs.Run.open(out)
+    losses = run.metrics["eval/loss"]
+    known = np.isfinite(losses)
+    best = int(run.metrics["update"][known][np.argmin(losses[known])])
+    assert best < 60
+    with as_users_run():
+        assert run.newest(best=True)[0] == best
+    shown = invoke("evaluate", out, "--best", "--episodes", 2)
+    assert f"after {best} updates" in shown.output
+    assert f"{losses[known].min():.5g}" in shown.output
+    # The file is a plain one, and a start for another run.
+    more = ["--updates", 2, "--from", out / "checkpoints" / "best.npz", "--out", tmp_path / "next"]
+    assert invoke("train", BOUNCER, *SHORT, *more, "--quiet").exit_code == 0
+    first = runs.Run.open(tmp_path / "next")
+    np.testing.assert_allclose(first.metrics["eval/loss"][0], losses[known].min(), rtol=1e-6)
+    # Continued, the best so far is known.
+    assert invoke("resume", out, "--updates", 62, "--quiet").exit_code == 0
+    with as_users_run():
+        again, _ = runs.Run.open(out).newest(best=True)
+    assert again == best or runs.Run.open(out).metrics["eval/loss"][-1] < losses[known].min()
+
+
+def test_a_warm_start_is_kept_in_the_folder(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for path, more in ((first, []), (second, ["--from", first])):
+        command = ["train", BOUNCER, *SHORT, "--updates", 2, *more, "--out", path, "--quiet"]
+        assert invoke(*command).exit_code == 0
+    expected = runs.Run.open(first).theta()["velocity"]
+    shutil.rmtree(first)
+    shutil.rmtree(second / "checkpoints")  # as if it was killed before its first checkpoint
+    run = runs.Run.open(second)
+    with as_users_run():
+        np.testing.assert_array_equal(run.problem.theta["velocity"], expected)
+    assert invoke("resume", second, "--quiet").exit_code == 0
+    for wrong, words in (
+        (tmp_path / "nowhere", "nowhere"),
+        (tmp_path, "no checkpoint"),
+        (Path(__file__), "not an .npz file"),
+    ):
+        result = invoke("train", BOUNCER, *SHORT, "--updates", 2, "--from", wrong)
+        assert words in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_fresh_episodes(tmp_path):
+    out = tmp_path / "cartpole"
+    common = ["--sigma", 0.1, "--lr", 0.1, "--workers", 3, "--window", 5, "--set", "horizon=20"]
+    options = [*common, "--updates", 3, "--optimizer", "adam", "--out", out]
+    assert invoke("train", "gym:CartPole-v1", *options).exit_code == 0
+    refused = invoke("resume", out, "--updates", 5)
+    assert refused.exit_code == 1
+    assert "--fresh-episodes" in refused.stderr
+    before = runs.Run.open(out)
+    theta, steps = before.theta(), before.metrics["total_steps"][-1]
+    result = invoke("resume", out, "--updates", 5, "--fresh-episodes")
+    assert result.exit_code == 0, result.output
+    run = runs.Run.open(out)
+    marked = run.metrics["fresh_episodes"]
+    assert list(run.metrics["update"][marked == 1]) == [4]
+    assert run.metrics["total_steps"][-1] > steps + 4 * 5  # unlocking counts again
+    assert not np.array_equal(run.theta(), theta)
+    # Nothing is lost to a run that is complete already.
+    assert invoke("resume", out).exit_code == 0
+
+
+class Steep(nres.System):
+    """A loss of which the noise makes a multiple."""
+
+    horizon: int = 10
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sum(theta**2) + 1e-3
+
+    def initial_theta(self, key):
+        return jnp.ones(3)
+
+
+def test_a_sigma_that_multiplies_the_loss_is_told(tmp_path):
+    file = tmp_path / "steep.py"
+    source = Path(__file__).read_text()
+    body = source[source.index("class Steep") : source.index("def test_a_sigma_that_multiplies")]
+    file.write_text(f"import jax.numpy as jnp\nimport nres\n\n\n{body}")
+    options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]
+    for sigma, told in ((1.0, True), (0.001, False)):
+        out = tmp_path / str(sigma)
+        result = invoke("train", f"{file}:Steep", *options, "--sigma", sigma, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert "training loss (with noise): " in result.output
+        assert "loss (without noise): " in result.output
+        assert (f"sigma = {sigma} the loss is" in result.output) == told
+        assert (f"sigma = {sigma} the loss is" in invoke("show", out).output) == told
+
+
+def test_what_is_printed_is_short():
+    estimator = nres.NRES(Wave(), workers=4, window=3, sigma=0.1)
+    result = nres.train(
+        estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY, eval_fn=lambda th: th[0]
+    )
+    evaluation = nres.evaluate(Wave(), THETA[Wave], KEY, episodes=5)
+    for shown, words in (
+        (result, ["12 updates", "training loss", "eval 0.5"]),
+        (result.history, ["12 updates", "training loss", "unroll steps"]),
+        (evaluation, [f"loss {float(evaluation.loss):.5g} ±", "5 episodes", "50 steps"]),
+    ):
+        assert len(repr(shown)) < 200
+        assert "\n" not in repr(shown)
+        for word in words:
+            assert word in repr(shown)
+    for html in (result._repr_html_(), result.history._repr_html_()):
+        assert "<table>" in html
+        assert "training loss" in html
+    assert "1 episode," in repr(nres.evaluate(Wave(), THETA[Wave], KEY))
+
+
+def test_progress(capsys):
+    estimator = nres.NRES(Wave(), workers=4, window=3, sigma=0.1)
+    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY, progress=True)
+    said = capsys.readouterr().out
+    for words in ("compiling", "moving workers to their starting points", "12/12", "training loss"):
+        assert words in said
+    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY)
+    assert capsys.readouterr().out == ""
+
+    phases = []
+
+    class Listener:
+        def phase(self, name):
+            phases.append(name)
+
+        def __call__(self, progress):
+            phases.append(progress.state.update)
+
+    evaluated = {"eval_fn": lambda theta: 0.0, "eval_every": 6}
+    nres.train(
+        estimator,
+        optax.sgd(0.02),
+        THETA[Wave],
+        updates=6,
+        key=KEY,
+        progress=Listener(),
+        **evaluated,
+    )
+    assert phases[:4] == ["compiling", "unlocking", "updating", "evaluating"]
+    assert phases[-1] == 6
+
+
+def test_unlocking_compiles_no_program_of_its_own():
+    """The window is most of what is compiled, and is in one program alone."""
+    names = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, _, **facts: (
+            names.append(facts.get("fun_name", "")) if "backend_compile" in name else None
+        )
+    )
+    estimator = nres.NRES(Wave(13), workers=5, window=3, sigma=0.1)
+    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=3, key=KEY)
+    large = [name for name in names if "init" in name]
+    assert names
+    assert not large
+
+
+def test_unlocking_in_training_is_that_of_init():
+    for window in (3, 5):  # one of which does not divide the horizon
+        estimator = nres.NRES(Wave(), workers=6, window=window, sigma=0.1)
+        begun = estimator.init(THETA[Wave], KEY)
+        result = nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=0, key=KEY)
+        state = result.state.estimator
+        assert state.unlock_steps == begun.unlock_steps == result.state.steps
+        np.testing.assert_array_equal(state.workers.start, begun.workers.start)
+        assert int(state.update) == 0
+        for one, other in zip(*map(jax.tree.leaves, (state.carry, begun.carry)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_the_compilation_cache(tmp_path):
+    command = [sys.executable, "-m", "nres", "--compile-cache", str(tmp_path / "cache"), "list"]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    before = jax.config.jax_compilation_cache_dir
+    seconds = jax.config.jax_persistent_cache_min_compile_time_secs
+    try:
+        assert nres.cache_compilations(tmp_path / "mine") == tmp_path / "mine"
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "mine")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+
+
+def test_a_quick_reproduction_has_no_verdict(tmp_path):
+    result = invoke("reproduce", "lorenz-surface", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    for verdict in ("holds", "fails", "weaker", "Reproduced"):
+        assert verdict not in result.output
+    assert "too small for a verdict" in " ".join(result.output.split())
+    summary = json.loads((tmp_path / "lorenz-surface" / "summary.json").read_text())
+    assert {check["grade"] for check in summary["checks"]} == {None}
+    listed = invoke("reproduce", "table", "--out", tmp_path)
+    assert listed.exit_code == 0
+    assert "holds" not in listed.output
+
+
+@pytest.mark.parametrize("command", [["list"], ["show"], ["evaluate", "--episodes", "2"]])
+def test_a_terminal_without_unicode(command, tmp_path, ascii_run):
+    name, *options = command
+    where = [] if name == "list" else [str(ascii_run)]
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nres", name, *where, *options],
+        env=environment, capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+@pytest.fixture(scope="module")
+def ascii_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("ascii") / "run"
+    assert invoke("train", BOUNCER, *SHORT, "--updates", 2, "--out", out).exit_code == 0
+    return out
+
+
+def test_a_device_that_is_not_there():
+    command = [sys.executable, "-m", "nres", "train", "lorenz", "--updates", "2"]
+    environment = os.environ | {"JAX_PLATFORMS": "nonsense"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert "JAX_PLATFORMS is 'nonsense'" in line

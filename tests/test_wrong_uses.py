@@ -1,0 +1,43 @@
+"""Wrong uses of the Python API end in one sentence with the culprit and the remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wrong_uses
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrong")
+    command = [sys.executable, str(Path(wrong_uses.__file__))]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=folder
+    )
+    assert list(folder.iterdir()) == []  # nothing was begun
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", wrong_uses.CASES)
+def test_wrong_uses(case, outcomes):
+    _, kind, *words = wrong_uses.CASES[case]
+    found, message = outcomes["calls"][case]
+    assert found == kind, message
+    for word in words:
+        assert word in message
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("number", range(len(wrong_uses.COMMANDS)))
+def test_extreme_options_are_refused_in_a_sentence(number, outcomes):
+    _, words = wrong_uses.COMMANDS[number]
+    status, stderr, kind = outcomes["commands"][number]
+    assert words in stderr
+    assert (status, kind) in ((1, "SystemExit"), (2, "SystemExit"))
+    if "Usage:" not in stderr:  # an option that was refused before any command
+        assert len(stderr.strip().splitlines()) == 1
+        assert len(stderr) < 500
