@@ -4,13 +4,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test scripts lint format docs bench clean
+# The number of seconds that `make torture` attacks for.
+SECONDS ?= 600
+
+.PHONY: demo test test-all torture scripts lint format docs bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not scripts'
+
+test-all: test scripts
+	$(BIN)/python tests/torture --seconds 120 --out .torture
+
+torture: .venv/installed-test
+	$(BIN)/python tests/torture --seconds $(SECONDS)
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .
@@ -37,7 +46,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/cluster.py
 
 clean:
-	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .torture site .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -25,6 +25,7 @@ from nres.cli import app
 from nres.experiments.presets import SYSTEMS
 from nres.runs.fingerprint import _described, fingerprint, is_same
 from nres.runs.settings import evaluation_steps
+from nres.updates import Dispatch
 from numpy_pool import NumpyPool
 
 ROOT = Path(__file__).parent.parent
@@ -195,7 +196,7 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     assert lost[-20:].all()
     assert result.state.update < 10**6
     words = [str(warning.message) for warning in caught]
-    assert any("no worker has given a finite loss" in text for text in words)
+    assert any("no worker had given a finite loss" in text for text in words)
     assert "diverged" in repr(result)
 
 
@@ -314,6 +315,52 @@ def test_fresh_episodes(tmp_path):
     assert invoke("resume", out).exit_code == 0
 
 
+def test_fresh_episodes_keep_the_schedule_of_sigma():
+    estimator = nres.NRES(
+        Wave(), workers=4, window=3, sigma=lambda update: jnp.where(update < 5, 0.1, 0.001)
+    )
+    state = estimator.init(THETA[Wave], KEY, update=20)
+    assert int(state.update) == 20
+    np.testing.assert_allclose(state.carry.noise.sigma[state.workers.start > 0], 0.001)
+
+
+class Moody(nres.System):
+    """Not finite in about half of its episodes."""
+
+    horizon: int = 4
+
+    def init(self, theta, key):
+        return jax.random.bernoulli(key).astype(jnp.float32)
+
+    def step(self, state, theta, t, key):
+        return state, jnp.where(state > 0, jnp.nan, theta[0] ** 2)
+
+    def initial_theta(self, key):
+        return jnp.ones(1)
+
+
+def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
+    file = tmp_path / "moody.py"
+    source = Path(__file__).read_text()
+    body = source[source.index("class Moody") : source.index("def test_one_update_without")]
+    file.write_text(f"import jax\nimport jax.numpy as jnp\nimport nres\n\n\n{body}")
+    options = ["--method", "fulles", "--sigma", 0.1, "--lr", 0.01, "--workers", 1, "--updates", 7]
+    for seed in range(4):
+        out = tmp_path / str(seed)
+        result = invoke("train", f"{file}:Moody", *options, "--seed", seed, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert runs.Run.open(out).updates_made() == 7
+
+
+def test_a_complete_run_with_a_budget_was_not_interrupted(tmp_path):
+    compared = ["compare", BOUNCER, "--methods", "nres", "--seeds", 1, "--budget-seconds", 0.2]
+    short = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
+    assert invoke(*compared, *short, "--out", tmp_path, "--quiet").exit_code == 0
+    result = invoke("resume", tmp_path / "nres-0")
+    assert result.exit_code == 0
+    assert "Interrupted" not in result.output
+
+
 class Steep(nres.System):
     """A loss of which the noise makes a multiple."""
 
@@ -411,6 +458,25 @@ def test_unlocking_compiles_no_program_of_its_own():
     large = [name for name in names if "init" in name]
     assert names
     assert not large
+
+
+@pytest.mark.parametrize(("sizes", "offset"), [({1}, 4), ({32}, 4), ({1, 3}, 4), (set(), 4)])
+def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
+    estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
+    dispatch = Dispatch(estimator, optax.sgd(0.1))
+    used = []
+
+    def call(bundles, bundle, carry, unlocking):
+        used.append((bundles, bundle))
+        return carry, None, np.zeros((bundles * bundle, 7), np.int32)
+
+    monkeypatch.setattr(Dispatch, "__call__", lambda self, *arguments: call(*arguments))
+    state = estimator.init(THETA[Wave], KEY)
+    dispatch.unlock(np.array([1, offset, 0, 2]), sizes, (THETA[Wave], (), state))
+    fitting = [size for size in sizes if size <= offset]
+    bundle = max(fitting or sizes or {1})
+    assert {size for _, size in used} == {bundle}
+    assert sum(count * size for count, size in used) == -(-offset // bundle) * bundle
 
 
 def test_unlocking_in_training_is_that_of_init():

@@ -265,6 +265,7 @@ def test_a_simulator_that_fails_is_told_from_a_machine_that_is_lost(cluster, clo
 def test_from_the_command_line(cluster, pool, tmp_path):
     """Begun with two actors, continued with one and then without, it ends as one run here."""
     short = ["swimmer", "--set", "horizon=24", "--window", 8, "--workers", 5, "--lr", 0.01]
+    short += ["--eval-every", 1]  # by default it depends on the number of updates
     away, here = tmp_path / "away", tmp_path / "here"
     for command in (
         ["train", *short, "--updates", 3, "--ray", "auto", "--actors", 2, "--out", away],

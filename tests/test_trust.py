@@ -15,6 +15,7 @@ from helpers import as_users_run
 from nres import report, runs
 from nres.cli import app
 from nres.cli.console import plain
+from nres.runs.trust import foreign_code
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = ROOT / "examples" / "bouncer.py"
@@ -117,6 +118,7 @@ def test_looking_at_a_run_imports_nothing(command, foreign, tmp_path):
         ("gym:CartPole-v1", {"entry": "evil_module:Env"}),
         ("gym:evil_module:Env-v0", {}),
         ("nres.pools.gym:GymPool", {"env": "evil_module:Env-v0"}),
+        ("gym:CartPole-v1", {"policy": "mlp:4,4", "deep": {"env_id": ["evil_module:Env"]}}),
     ],
 )
 @pytest.mark.parametrize("trust", [(), ("--trust-code",)])
@@ -131,6 +133,58 @@ def test_what_is_no_system_is_never_called(system, options, trust, run, tmp_path
     else:
         assert "--trust-code" in said(invoke("evaluate", path))
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["nres.systems./../evil.py", "nres.systems.evil.py"])
+def test_a_path_that_looks_like_a_module_of_nres(name, run, tmp_path, monkeypatch):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    mark = f"import pathlib\npathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
+    (tmp_path / "nres.systems.").mkdir()
+    for file in ("evil.py", "nres.systems.evil.py"):
+        (tmp_path / file).write_text(mark + BOUNCER.read_text())
+    change(path, system=f"{name}:Bouncer")
+    monkeypatch.chdir(tmp_path)
+    assert "--trust-code" in said(invoke("evaluate", path))
+    assert not (tmp_path / "mark").exists()
+
+
+def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
+    """Another module of the same name is another one."""
+    for folder in ("mine", "theirs"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(BOUNCER, tmp_path / folder / "bouncing_module.py")
+    monkeypatch.chdir(tmp_path / "mine")
+    given = {name: SETTINGS[name] for name in ("sigma", "lr", "updates", "eval_every", "options")}
+    settings = runs.resolve("bouncing_module:Bouncer", "nres", **given)
+    runs.Run.create(tmp_path / "run", settings, runs.build(settings))
+    assert runs.Run.open(tmp_path / "run").problem
+    monkeypatch.chdir(tmp_path / "theirs")
+    with pytest.raises(runs.RunError, match="theirs"):
+        _ = runs.Run.open(tmp_path / "run").problem
+
+
+def test_a_policy_is_no_code(tmp_path):
+    options = ["--sigma", 0.1, "--lr", 0.1, "--workers", 2, "--window", 5, "--updates", 2]
+    options += ["--policy", "mlp:4", "--set", "horizon=10", "--quiet"]
+    assert invoke("train", "gym:CartPole-v1", *options, "--out", tmp_path / "run").exit_code == 0
+    assert foreign_code("gym:CartPole-v1", runs.Run.open(tmp_path / "run").settings.options) == []
+
+
+def test_checkpoints_that_are_a_link_are_left_alone(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    shutil.rmtree(path / "checkpoints")
+    victim = shutil.copytree(run.path / "checkpoints", tmp_path / "victim")
+    before = sorted(victim.rglob("*"))
+    (path / "checkpoints").symlink_to(victim)
+    for command in (["resume", "--updates", 9], ["evaluate"]):
+        assert "is a link" in said(invoke(command[0], path, *command[1:]))
+    assert sorted(victim.rglob("*")) == before
+    (path / "checkpoints").unlink()
+    shutil.copytree(run.path / "checkpoints", path / "checkpoints")
+    best = path / "checkpoints" / "best.npz"
+    best.unlink()
+    best.symlink_to(victim / "best.npz")
+    assert invoke("evaluate", path, "--best").exit_code == 1
 
 
 def test_an_object_may_be_named_instead_of_a_class(tmp_path):
@@ -200,6 +254,18 @@ def test_escapes_and_markup_stay_text(run, tmp_path):
         assert "\\x1b[2J" in text
         assert not any(c in text for c in "\x1b\x07\u202e")
     assert str(plain("a\nb\tc\x9b")) == "a\nb\\tc\\x9b"
+
+
+def test_names_that_are_no_formulas_and_numbers_that_are_none(run, tmp_path):
+    path = shutil.copytree(run.path, tmp_path / "r$\\bad$")
+    metrics = (path / "metrics.jsonl").read_text().replace("eval/loss", "eval/$\\\\bad$")
+    (path / "metrics.jsonl").write_text(metrics)
+    config = json.loads((path / "config.json").read_text())
+    config["settings"]["options"]["x"] = float("nan")
+    (path / "config.json").write_text(json.dumps(config))
+    for command in (["plot", path, "--out", tmp_path / "x.png"], ["show", path]):
+        assert invoke(*command).exit_code == 0
+    assert invoke("report", path, "--out", tmp_path / "page.html").exit_code == 0
 
 
 def test_names_with_markup(tmp_path, monkeypatch):

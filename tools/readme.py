@@ -13,6 +13,13 @@ import scaling_page
 from nres.experiments.studies import PAPER_FULLES, PAPER_NRES
 from results import ROOT, load, table
 
+ATTACKS = {
+    "api": "wrong uses of the Python API",
+    "options": "random command lines",
+    "damage": "damaged run folders",
+    "kills": "runs killed again and again, resumed to their end",
+    "races": "runs begun or resumed at the same moment",
+}
 DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
 
 
@@ -77,6 +84,15 @@ def display() -> str:
 
 def metrics() -> str:
     return f"{load('bench/cpu.json')['display']['metrics_cost']:.1%}"
+
+
+def torture() -> str:
+    found = load("torture/summary.json")
+    rows = [
+        [ATTACKS[name], f"{attack['tried']:,}", f"{attack['failed']:,}"]
+        for name, attack in found["attacks"].items()
+    ]
+    return table(["", "tried", "failed"], rows)
 
 
 def level() -> str:
@@ -312,6 +328,7 @@ PARTS = (
     cost,
     display,
     metrics,
+    torture,
     level,
     comparison,
     startup,

@@ -67,6 +67,8 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         logging.getLogger("absl").setLevel(logging.ERROR)  # every save would be reported there
+        if Path(folder).is_symlink():
+            raise CheckpointError(f"{folder} is a link, which nres does not follow.")
         self.folder = Path(folder).resolve()
         if write:
             self.check_folder(self.folder)
@@ -194,24 +196,33 @@ class Checkpoints:
     def verify(self, update: int) -> None:
         """Read a checkpoint back; a `CheckpointError` says what is wrong with it."""
         self.wait()
-        if update not in self.updates():
+        if self._manager is None:  # the first process has the folder
+            return
+        if update not in self._found():
             raise CheckpointError(f"{self.folder / str(update)} is not there after it was written.")
-        self._leaves(update, self._description(update))
+        description = self._checked(update, self._recorded(update))
+        self._compare(update, description, self._read(update, self._empty(update, description)))
 
     def _leaves(self, update: int, description: dict[str, Any]) -> list[np.ndarray]:
-        # The checkpoint itself says what is to be read: it is checked below.
+        empty = self._empty(update, description)
+        leaves = hosts.arrays_from_first(self._read(update, empty))
+        self._compare(update, description, leaves)
+        return leaves
+
+    def _empty(self, update: int, description: dict[str, Any]) -> list[np.ndarray]:
+        """Arrays to read into. The checkpoint itself says of which shapes; it is checked later."""
         try:
-            empty = [
+            return [
                 np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
                 for leaf in description["leaves"]
             ]
         except (MemoryError, ValueError) as error:
             raise self._damaged(update, first_line(error)) from error
-        leaves = hosts.arrays_from_first(self._read(update, empty))
+
+    def _compare(self, update: int, description: dict[str, Any], leaves: list[np.ndarray]) -> None:
         for leaf, expected in zip(leaves, description["leaves"], strict=True):
             if _checksum(leaf) != expected["crc32"]:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
-        return leaves
 
     def _found(self) -> list[int]:
         """The updates of complete checkpoints, by processes that read the disk."""
@@ -228,7 +239,9 @@ class Checkpoints:
             return empty
         args = self._ocp.args
         shapes = {str(i): leaf for i, leaf in enumerate(empty) if leaf.size}
-        usual, sys.unraisablehook = sys.unraisablehook, _ignore_closed_loops(sys.unraisablehook)
+        usual = sys.unraisablehook
+        if not hasattr(usual, "ignores_closed_loops"):
+            sys.unraisablehook = _ignore_closed_loops(usual)
         try:
             restored = self._manager.restore(
                 update, args=args.Composite(arrays=args.StandardRestore(shapes))
@@ -240,15 +253,20 @@ class Checkpoints:
         return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
 
     def _description(self, update: int) -> dict[str, Any]:
-        description = None
-        if self._manager is not None:
-            args = self._ocp.args
-            try:
-                composite = args.Composite(facts=args.JsonRestore())
-                description = self._manager.restore(update, args=composite)["facts"]
-            except Exception as error:
-                raise self._damaged(update, first_line(error)) from error
-        description = hosts.from_first(description)
+        """The description of a checkpoint, for every process."""
+        recorded = self._recorded(update) if self._manager is not None else None
+        return self._checked(update, hosts.from_first(recorded))
+
+    def _recorded(self, update: int) -> Any:
+        args = self._ocp.args
+        assert self._manager is not None
+        try:
+            composite = args.Composite(facts=args.JsonRestore())
+            return self._manager.restore(update, args=composite)["facts"]
+        except Exception as error:
+            raise self._damaged(update, first_line(error)) from error
+
+    def _checked(self, update: int, description: Any) -> dict[str, Any]:
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise CheckpointError(
                 f"{self.folder / str(update)} was not written by nres, or by a version of it with "
@@ -304,6 +322,7 @@ def _ignore_closed_loops(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if "Event loop is closed" not in str(unraisable.exc_value):
             usual(unraisable)
 
+    hook.ignores_closed_loops = True  # type: ignore[attr-defined]
     return hook
 
 

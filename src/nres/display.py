@@ -12,6 +12,8 @@ from nres.train import Progress as TrainProgress
 
 # Redrawn at most so often, by the thread that trains: a thread of its own would compete with it.
 REFRESH_SECONDS = 0.5
+# A terminal of so many columns shows more numbers.
+WIDE = 120
 # Where nothing can be redrawn, lines follow each other more slowly.
 LINE_SECONDS = 10.0
 
@@ -45,7 +47,7 @@ class Display:
     def __init__(self, title: str, console: Console | None = None, quiet: bool = False):
         self.title, self.quiet = title, quiet
         self.console = console or Console()
-        self.best, self.now = math.inf, ""
+        self.best, self.line = math.inf, ""
         self.drawn, self.mark = 0.0, (0.0, 0, 0)
         self.is_bar = self.console.is_terminal and not self.console.is_jupyter and not quiet
         self.notebook: Any = None
@@ -71,10 +73,10 @@ class Display:
 
     def phase(self, name: str) -> None:
         """Show what begins now."""
-        self.now = PHASES.get(name, name)
-        # Evaluations come often and are mostly short: lines of text do without them.
-        if self.now and (self.is_bar or self.console.is_jupyter or name != "evaluating"):
-            self._draw(0, None, "", self.now)
+        text = PHASES.get(name, name)
+        # Evaluations come often and are mostly short: once there are numbers, those stay.
+        if text and not (name == "evaluating" and (self.line or not self.is_bar)):
+            self._draw(0, None, "", text)
 
     def __call__(self, progress: TrainProgress) -> None:
         state, loss = progress.state, progress.rows["loss"]
@@ -88,17 +90,23 @@ class Display:
         seconds, update, steps = self.mark
         passed = max(now - seconds, 1e-9) if self.drawn else math.inf
         rate = (state.update - update) / passed
+        wide = not self.is_bar or self.console.width >= WIDE
         parts = []
-        if rate > 0:
+        if rate > 0 and wide:
             steps_rate = (state.steps.total - steps) / passed
             parts.append(f"{_rate(rate)} updates/s, {steps_rate:.1e} steps/s")
-        if len(loss):
+        elif rate > 0:
+            parts.append(f"{_rate(rate)}/s")
+        if len(loss) and wide:
             parts.append(f"training loss {loss[-1]:.4g}, best {self.best:.4g}")
+        elif len(loss):
+            parts.append(f"loss {loss[-1]:.3g}, best {self.best:.3g}")
         if rate > 0:
             parts.append(f"{_clock((progress.updates - state.update) / rate)} left")
         self.drawn, self.mark = now, (now, state.update, state.steps.total)
         count = f"{state.update:,}/{progress.updates:,}"
-        self._draw(state.update, progress.updates, count, "  ".join(parts))
+        self.line = "  ".join(parts)
+        self._draw(state.update, progress.updates, count, self.line)
 
     def _draw(self, completed: int, total: int | None, count: str, what: str) -> None:
         if self.quiet:

@@ -1,5 +1,6 @@
 """`evaluate`: the loss of whole episodes, unperturbed or smoothed."""
 
+import html
 from typing import Any
 
 import equinox as eqx
@@ -35,6 +36,9 @@ class Evaluation(eqx.Module):
             f"Evaluation(loss {float(self.loss):.5g}{spread}, {self.losses.size:,} episode"
             f"{'s' * (self.losses.size != 1)}, {self.steps.total:,} steps)"
         )
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     @property
     def loss(self) -> Float[Array, ""]:
@@ -81,7 +85,10 @@ def evaluate(
     episodes, horizon = whole_number("episodes", episodes), horizon_of(pool)
     sigma = positive_number("sigma", sigma, zero=True)
     pool.check(theta)
-    check_memory(2 * episodes * (array_bytes(theta) + _EPISODE_BYTES), f"{episodes:,} episodes")
+    each = _EPISODE_BYTES + (array_bytes(theta) if sigma else 0)
+    if isinstance(pool, JaxPool):
+        each += array_bytes(jax.eval_shape(pool.system.init, theta, key))
+    check_memory(episodes * each, f"{episodes:,} episodes")
     run = _run_compiled if isinstance(pool, JaxPool) else _run
     window = run(pool, theta, key, episodes, sigma)
     return Evaluation(jnp.asarray(window.loss)[0] / horizon, jnp.asarray(window.steps)[0])

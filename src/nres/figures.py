@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter
 
 from nres.files import save_figure
@@ -61,7 +62,14 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
             log_if_positive(panel)
             panel.grid(alpha=0.3)
     panels[0, 0].legend(fontsize="small")
-    save_figure(figure, path)
+    save_figure(_plain_text(figure), path)
+
+
+def _plain_text(figure: Figure) -> Figure:
+    """Take names as they are: a dollar sign in one is no formula."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    return figure
 
 
 def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Path) -> None:
@@ -82,7 +90,7 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
     log_if_positive(panels[0])
     panels[0].set_ylabel(title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    save_figure(figure, path)
+    save_figure(_plain_text(figure), path)
 
 
 def log_if_positive(panel: Axes) -> None:

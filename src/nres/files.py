@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 def replacing(path: Path) -> Iterator[Path]:
     """A name to write to; what is there at the end takes the place of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # With the number of the process: another may be writing the same file.
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    partial = _partial(path)
     try:
         yield partial
         os.replace(partial, path)
@@ -24,10 +23,15 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def _partial(path: Path) -> Path:
+    """A name to write to first; with the number of the process, as others may write, too."""
+    return path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write plain values as JSON, with null for numbers that it does not know."""
     with replacing(path) as partial:
-        partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(finite(value), indent=2) + "\n", encoding="utf-8")
 
 
 def create_json(path: Path, value: Any) -> None:
@@ -35,10 +39,9 @@ def create_json(path: Path, value: Any) -> None:
 
     The others, and whoever comes later, get a `FileExistsError`.
     """
-    # With the number of the process: another may be trying, too.
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    partial = _partial(path)
     try:
-        partial.write_text(json.dumps(_finite(value), indent=2) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(finite(value), indent=2) + "\n", encoding="utf-8")
         try:
             os.link(partial, path)
         except FileExistsError:
@@ -87,15 +90,16 @@ def read_plain(path: Path, largest: int | None = None) -> bytes:
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write values as JSON, one in each line."""
     with replacing(path) as partial:
-        text = "".join(json.dumps(_finite(row)) + "\n" for row in rows)
+        text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         partial.write_text(text, encoding="utf-8")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value for JSON, with `None` for the numbers that JSON does not know."""
     if isinstance(value, dict):
-        return {name: _finite(v) for name, v in value.items()}
+        return {name: finite(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -93,7 +93,6 @@ class History:
         """Seconds spent on the updates of this history."""
         if not len(self.seconds):
             return 0.0
-        # Rows of one call share its time evenly, so the first tells what it began with.
         return float(self.seconds[-1] - self.began)
 
     def _changes(self) -> list[tuple[str, float, float]]:
@@ -177,17 +176,18 @@ class Log:
 
     def _count_hopeless(self, hopeless: np.ndarray, late: np.ndarray) -> None:
         """Count the updates, up to now, in which no worker gave anything finite."""
-        hopeless = hopeless & (late < self.workers)
-        good = np.flatnonzero(~hopeless)
-        fresh = len(hopeless) if not good.size else len(hopeless) - 1 - int(good[-1])
-        self.hopeless = fresh if good.size else self.hopeless + fresh
-        if self.hopeless >= self.patience:
+        lost = hopeless & (late < self.workers)
+        # The lengths of all stretches, the first of which may have begun before.
+        ends = np.flatnonzero(np.append(~lost, True))
+        lengths = np.diff(ends, prepend=-1) - 1
+        lengths[0] += self.hopeless
+        self.hopeless = int(lengths[-1])
+        if lengths.max() >= self.patience and not self.diverged:
             self.diverged = True
-            update = self.update + len(hopeless)
             warnings.warn(
-                f"training stopped at update {update}: since update {update - self.hopeless + 1} "
-                "no worker has given a finite loss or gradient. Smaller steps (learning rate, "
-                "sigma) or a bounded loss may help.",
+                f"training stopped at update {self.update + len(lost)}: no worker had given a "
+                f"finite loss or gradient in {lengths.max()} updates. Smaller steps (learning "
+                "rate, sigma) or a bounded loss may help.",
                 NonFiniteWarning,
                 stacklevel=4,
             )

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
@@ -116,10 +117,11 @@ def check_finite(theta: Theta) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
         if isinstance(leaf, jax.core.Tracer):
             continue
-        bad = int(jnp.size(leaf) - jnp.isfinite(leaf).sum())
+        # By NumPy: this may be called while something else is traced.
+        bad = int(np.size(leaf) - np.isfinite(np.asarray(leaf)).sum())
         if bad:
             name = "theta" + jax.tree_util.keystr(path)
-            raise ValueError(f"{bad} of the {jnp.size(leaf)} numbers in {name} are not finite.")
+            raise ValueError(f"{bad} of the {np.size(leaf)} numbers in {name} are not finite.")
 
 
 def horizon_of(system: Any) -> int:

@@ -64,7 +64,7 @@ class TrainResult:
     signalled: bool = False
     """Whether it was Ctrl-C."""
     diverged: bool = False
-    """Whether training stopped because no worker had given anything finite for a while."""
+    """True if training stopped because no worker had given anything finite for a while."""
 
     def __repr__(self) -> str:
         ended = " diverged," if self.diverged else " interrupted," if self.interrupted else ""
@@ -208,7 +208,8 @@ def _train(
             carry, *_ = dispatch(0, bundle, carry)
         if offset is not None and estimator.windows > 1:
             phase("unlocking")
-            carry, steps = dispatch.unlock(offset, chunks.bundle, carry)
+            bundles = chunks.bundles(state.update)
+            carry, steps = dispatch.unlock(np.asarray(offset), bundles, carry)
     log = Log(estimator, carry[2].unlock_steps, state.update, steps, state.seconds)
     state = TrainState(carry[2], carry[1], *log.position())
     log.setup_time = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""How updates are made: many in one call of compiled code, or one after another in Python."""
+"""Updates: many in one call of compiled code, or one after another in Python."""
 
 import time
 from typing import Any
@@ -10,8 +10,17 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from nres.estimators.base import Estimator, Unlocking, compute_estimate, unlocked
+from nres import hosts
+from nres.estimators.base import (
+    Estimator,
+    Unlocking,
+    compute_estimate,
+    steps_are_known,
+    unlocked,
+)
+from nres.estimators.mesh import replicated
 from nres.estimators.values import Estimate, Info, Steps, squared_norm
+from nres.pools.jax import JaxPool
 from nres.system import Theta
 
 # Between two visits to Python, compiled code runs for about so long, and at most so many updates.
@@ -72,39 +81,56 @@ class Dispatch:
     def __init__(self, estimator: Estimator, optimizer: optax.GradientTransformation):
         self.estimator, self.optimizer = estimator, optimizer
         # In updates nobody waits.
-        self.updating = (jnp.asarray(False), 0, jnp.zeros(estimator.workers, jnp.int32))
+        self.updating = (False, np.int32(0), np.zeros(estimator.workers, np.int32))
+        pool = estimator.pool
+        self.mesh = pool.mesh if isinstance(pool, JaxPool) else None
 
     def __call__(self, bundles: int, bundle: int, carry: Any, unlocking: Any = None) -> Any:
         given = self.updating if unlocking is None else unlocking
-        given = jax.tree.map(jnp.asarray, given) if self.estimator.windows > 1 else None
+        given = replicated(self.mesh, given) if self.estimator.windows > 1 else None
         arguments = (self.estimator, self.optimizer, jnp.asarray(bundles), bundle, given)
         return _compiled_updates(arguments, carry)
 
-    def unlock(self, offset: Array, bundle: int, carry: Any) -> tuple[Any, Steps]:
-        """Run each worker to its starting point, `offset` windows away; what that cost."""
-        estimator = self.estimator
+    def unlock(self, offset: np.ndarray, bundles: set[int], carry: Any) -> tuple[Any, Steps]:
+        """Run each worker to its starting point, `offset` windows away; what that cost.
+
+        **Arguments:**
+
+        - `offset`: the number of windows, of each worker.
+        - `bundles`: the sizes of bundles that are compiled anyway.
+        - `carry`: parameters, optimizer state and estimator state.
+        """
+        estimator, most = self.estimator, int(offset.max())
+        sizes = sorted(bundles) or [1]
+        bundle = max([size for size in sizes if size <= most] or sizes[:1])
         # Workers start late and arrive together; the first rounds may be empty.
-        rounds = -(-int(offset.max()) // bundle) * bundle
+        rounds = -(-most // bundle) * bundle
         bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
         steps, done, size = Steps(0, 0), 0, 1
         while done < rounds:
             began = time.perf_counter()
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
-            unlocking = (jnp.asarray(True), done, rounds - offset)
+            unlocking = (True, np.int32(done), (rounds - offset).astype(np.int32))
             carry, _, integers = self(count, bundle, carry, unlocking)
             count *= bundle
-            unused = np.asarray(integers)[:count, -2:].sum(axis=0, dtype=np.int64).tolist()
+            # In rounds that are almost empty this number is large: 32 bits without a sign.
+            unused = np.asarray(integers)[:count, -2:].view(np.uint32)
+            unused = unused.sum(axis=0, dtype=np.int64).tolist()
             spent = (count * b - u for b, u in zip(bound, unused, strict=True))
             steps = Steps(*(s + more for s, more in zip(steps, spent, strict=True)))
             done += count
             elapsed = time.perf_counter() - began
-            size = int(count * DISPATCH_SECONDS / max(elapsed, 1e-9))
+            size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
+            size, _ = hosts.agree(size, False)  # every process has its own clock
+        if steps_are_known(estimator, carry[2]):
+            windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), int(offset.max()))
+            steps = Steps(*(estimator.window * count for count in windows))
         # Only the sum counts; a single number may be too large for 32 bits.
         share, rest = divmod(steps.total, estimator.workers)
         total = np.full(estimator.workers, share, np.int32)
         total[:rest] += 1
-        like = carry[2].unlocked_sequential
-        counted = unlocked(carry[2], jnp.asarray(total), jnp.asarray(steps.sequential, like.dtype))
+        sequential = np.asarray(steps.sequential, carry[2].unlocked_sequential.dtype)
+        counted = unlocked(carry[2], *replicated(self.mesh, (total, sequential)))
         return (carry[0], carry[1], counted), steps
 
 
@@ -117,7 +143,8 @@ def _compiled_updates(arguments, carry):
         now = None
         if unlocking is not None:
             on, first, delay = unlocking
-            now = Unlocking(on, first + i >= delay)
+            counts = not steps_are_known(estimator, carry[2])
+            now = Unlocking(on, first + i >= delay, counts)
         estimate = compute_estimate(estimator, carry[0], carry[2], now)
         theta, optimizer_state = apply_gradient(
             optimizer, carry[0], carry[1], estimate.grad, estimate.loss

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
+from nres.checks import check_memory
 from nres.files import open_plain, replacing
 from nres.system import Theta
 
@@ -59,30 +61,28 @@ def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
         np.savez(partial, **arrays)
 
 
-def load_theta(path: str | Path, like: Theta) -> Theta:
+def load_theta(path: str | Path, like: PyTree, *, follow: bool = True) -> Theta:
     """Read parameters from an `.npz` file of `save_theta`, `nres export` or `numpy.savez`.
 
     **Arguments:**
 
     - `path`: the file. Nothing in it is executed.
     - `like`: parameters of the same structure, shapes and dtypes.
+    - `follow`: whether the file may be a link.
     """
-    with Archive(path) as archive:
+    with Archive(path, follow=follow) as archive:
         return archive.theta(like)
 
 
 class Archive:
     """An `.npz` file from anywhere: nothing larger than expected is unpacked or allocated."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, *, follow: bool = True):
         self.path = path
-        # Through a descriptor that neither waits for a pipe nor follows a device.
-        self._file = open_plain(Path(path))
+        self._file = open_plain(Path(path), follow=follow)
         try:
             self._zip = zipfile.ZipFile(self._file)
-            self.sizes = {
-                info.filename.removesuffix(".npy"): info.file_size for info in self._zip.infolist()
-            }
+            self.names = {name.removesuffix(".npy") for name in self._zip.namelist()}
         except _FAILURES as error:
             self._file.close()
             raise WeightsError(f"{path} is not an .npz file: {error}.") from error
@@ -97,8 +97,9 @@ class Archive:
     def read(self, name: str, largest: int) -> np.ndarray:
         """One array, of at most so many bytes."""
         try:
-            if self.sizes[name] > largest + _HEADER:
+            if self._zip.getinfo(f"{name}.npy").file_size > largest + _HEADER:
                 raise ValueError(f"{name} has more than {largest:,} bytes")
+            check_memory(2 * largest, f"the array {name}")
             with self._zip.open(f"{name}.npy") as member:
                 header = {
                     (1, 0): np.lib.format.read_array_header_1_0,
@@ -107,13 +108,13 @@ class Archive:
                 shape, fortran, dtype = header(member, max_header_size=_HEADER)
                 if dtype.hasobject:
                     raise ValueError(f"{name} holds Python objects")
-                content = member.read()
+                content = member.read(largest + 1)
             array = np.frombuffer(content, dtype)
             return array.reshape(shape, order="F" if fortran else "C")
         except _FAILURES as error:
             raise WeightsError(f"{self.path} cannot be read: {error}.") from error
 
-    def theta(self, like: Theta) -> Theta:
+    def theta(self, like: PyTree) -> Theta:
         """The parameters, in the structure of `like`."""
         named, structure = jax.tree_util.tree_flatten_with_path(like)
         leaves: list[Any] = []
@@ -121,7 +122,7 @@ class Archive:
             name = f"theta{jax.tree_util.keystr(path)}"
             shape, dtype = np.shape(leaf), np.dtype(jnp.result_type(leaf))
             found = None
-            if name in self.sizes:
+            if name in self.names:
                 # Twice, since double precision may be read where single is wanted.
                 found = self.read(name, 2 * dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
             if found is None or found.shape != shape:

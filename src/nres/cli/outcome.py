@@ -1,4 +1,4 @@
-"""What a command says of a run when it ends, and of its losses at any time."""
+"""Summaries of a run: its end, and its losses at any time."""
 
 import math
 
@@ -32,15 +32,21 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
         f"{state.steps.total:.2e} unroll steps, {state.steps.sequential:.2e} of them sequential.",
         console,
     )
-    for line in losses(run):
+    for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
     if outcome.unfinished and not outcome.diverged:
         say(f"Interrupted. Go on with: nres resume {run.path}", console)
 
 
-def losses(run: Run) -> list[str]:
-    """The training loss and the evaluations of a run, from the first to the last, in words."""
+def losses(run: Run, made: int | None = None) -> list[str]:
+    """The training loss and the evaluations of a run, from the first to the last, in words.
+
+    **Arguments:**
+
+    - `run`: the run.
+    - `made`: the number of updates made, if it is more than the metrics tell of.
+    """
     metrics, lines = run.metrics, []
     training = metrics[TRAINING_LOSS]
     known = np.isfinite(training)
@@ -48,7 +54,7 @@ def losses(run: Run) -> list[str]:
         values = training[known]
         noise = " (with noise)" if run.settings.sigma is not None else ""
         lines.append(f"training loss{noise}: {values[0]:.5g} → {values[-1]:.5g}")
-    made = int(metrics["update"][-1]) if len(metrics["update"]) else 0
+    made = max([made or 0, *metrics["update"][-1:].tolist()])
     measured = [name for name in metrics if name.startswith("eval/")]
     for name in measured:
         known = np.isfinite(metrics[name])

@@ -31,9 +31,9 @@ from nres.runs import (
     new_path,
     resolve,
 )
+from nres.runs.folder import shared_theta
 from nres.runs.places import moved
 from nres.system import Theta
-from nres.weights import load_theta
 
 System = Annotated[
     str,
@@ -151,15 +151,17 @@ def train(
     problem = build(settings)
     if start is not None:
         problem = dataclasses.replace(problem, theta=_start(start, problem.theta))
-    path = hosts.from_first(str(out or new_path(system, settings.method)))
+    # The first process has the folder, and creates it.
+    chosen = str(out or new_path(system, settings.method)) if hosts.first() else None
+    path = hosts.from_first(chosen)
     run = Run.create(path, settings, problem)
     carry_out(run, problem, tensorboard=tensorboard, quiet=quiet)
 
 
 def _start(path: Path, like: Theta) -> Theta:
     """The parameters of another run's newest checkpoint, or of a file."""
-    if not path.is_dir():
-        return load_theta(path, like)
+    if not hosts.from_first(path.is_dir()):
+        return shared_theta(path.resolve(), like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
         updates = checkpoints.updates()
         if not updates:
@@ -208,8 +210,7 @@ def resume(
     settings = moved(opened.settings, _count(devices), ray, actors, allow_stale)
     problem = None
     if settings != opened.settings:
-        _ = opened.problem  # refused if it is not what it was, or not trusted
-        problem = opened.with_start(build(settings))
+        problem = opened.build(settings)
     carry_out(
         opened,
         problem,
@@ -275,6 +276,8 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
             )
         # The settings, and with them the code, are those of the command.
         run = dataclasses.replace(run, trusted=True)
+        if run.config.get("diverged"):  # which it would do again
+            return run
         with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
             seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0

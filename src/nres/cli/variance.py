@@ -19,12 +19,14 @@ from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
 from nres.estimators.values import Steps
+from nres.experiments.presets import SYSTEMS
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
 from nres.pools.jax import JaxPool, as_pool
 from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
 from nres.runs.settings import Problem, full_name
+from nres.runs.trust import remember
 from nres.system import Theta
 from nres.variance import Row
 from nres.variance import advise as advise_on
@@ -182,7 +184,9 @@ def advise(
     if quiet:
         return
     chosen = [f"--{k} {v}" for k, v in recommended.items() if (k, v) != ("window", pool.horizon)]
-    chosen += [shlex.quote(f"--set={k}={v}") for k, v in settings.options.items()]
+    usual = SYSTEMS[system].options if system in SYSTEMS else {}
+    own = {k: v for k, v in settings.options.items() if usual.get(k) != v}
+    chosen += [shlex.quote(f"--set={k}={v}") for k, v in own.items()]
     say(f"nres train {system} {' '.join(chosen)} --lr ...", console)
     for reason in advice.reasons:
         say(f"- {reason}", console)
@@ -199,10 +203,11 @@ def _problem(
 ) -> tuple[Run | None, Problem, Settings]:
     """A run if one is given, and what is to be measured."""
     if run is not None:
-        # The code of the run is what the command names.
-        opened = Run.open(run, trust_code=True)
-        if (its := opened.settings.system) != full_name(system):
+        opened, named = Run.open(run), full_name(system)
+        if (its := opened.settings.system) != named:
             raise SettingsError(f"{run} is a run of {its}, not of {system}.")
+        # The command names the code of the run, but not what its options might import.
+        remember(named, {})
         if options:
             raise SettingsError("the options of the system are those of the run: leave them out.")
         if opened.settings.sigma is None and sigma is None:

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from nres.checks import array_bytes, check_memory, whole_number
+from nres.checks import array_bytes, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.blocks import Carry, over_blocks
 from nres.estimators.mesh import begin_on, on_all, run_on
@@ -25,11 +26,11 @@ from nres.estimators.values import (
     worker_keys,
 )
 from nres.pools.base import Pool
-from nres.pools.jax import JaxPool
+from nres.pools.jax import JaxPool, never_ends
 from nres.system import Theta, as_theta, check_finite, parameter_count
 
-# Keys, positions, losses and norms of one worker.
-_WORKER_BYTES = 64
+# Keys, positions, losses and norms of one worker; one simulation, at the very least.
+_WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
 
 
 class NonFiniteError(FloatingPointError):
@@ -92,7 +93,7 @@ class Estimator(eqx.Module):
             object.__setattr__(other, field.name, value)
         return other
 
-    def init(self, theta: PyTree, key: Any) -> EstimatorState:
+    def init(self, theta: PyTree, key: Any, *, update: int = 0) -> EstimatorState:
         """Workers at independent, uniformly distributed windows of their first episode.
 
         Worker i is really unrolled to its starting point at `theta`, with its own noise, as in
@@ -103,23 +104,35 @@ class Estimator(eqx.Module):
 
         - `theta`: the parameters, a pytree of floating-point arrays.
         - `key`: a JAX random key, from which everything random in the run derives.
+        - `update`: the number of updates made before, where a schedule of sigma goes on.
         """
         theta = self.check(theta)
         init = _init_compiled if isinstance(self.pool, JaxPool) else _init
-        return init(self, theta, as_key(key))
+        return init(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
     def check(self, theta: PyTree) -> Theta:
         """Return `theta` as arrays; refuse what cannot be unrolled, or not in this memory."""
         theta = as_theta(theta)
         check_finite(theta)
         self.pool.check(theta)
-        lane = array_bytes(theta)
-        if isinstance(pool := self.pool, JaxPool):
-            lane += array_bytes(jax.eval_shape(pool.system.init, theta, jax.random.key(0)))
-        # States, noise and losses, and as much again for those of the next window.
-        needed = 2 * self.workers * (self.members * lane + _WORKER_BYTES)
-        check_memory(needed, f"{self.workers:,} workers")
+        self._check_memory(theta)
         return theta
+
+    def _check_memory(self, theta: Theta) -> None:
+        """Refuse so many workers that what they carry does not fit into memory."""
+        needed, what = self.workers * _WORKER_BYTES, f"{self.workers:,} workers"
+        if not isinstance(pool := self.pool, JaxPool):
+            check_memory(needed + self.workers * self.members * _SIMULATION_BYTES, what)
+            return
+        key = jax.random.key(0)
+        lane = array_bytes(theta) + array_bytes(jax.eval_shape(pool.system.init, theta, key))
+        # A bound on everything, tangents included. To know better takes longer.
+        if 3 * self.workers * self.members * lane < (memory() or math.inf):
+            return
+        begin = functools.partial(blank_state, self)
+        carried = array_bytes(jax.eval_shape(begin, theta, key))
+        devices = 1 if pool.mesh is None else pool.mesh.size
+        check_memory((needed + carried) // devices, what)
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
         """One gradient estimate at `theta`: every worker runs one window.
@@ -164,9 +177,12 @@ class Unlocking(eqx.Module):
     """A round that brings workers to their starting points: its estimate is to be discarded."""
 
     on: Bool[Array, ""]
-    """Whether this is such a round; if not, it is an update."""
+    """True in such a round, false in an update."""
     moving: Bool[Array, "workers"]
     """The workers that run a window; all of them in an update."""
+    counts: bool = eqx.field(static=True, default=True)
+    """If true, the steps of the others are left out of the count. That costs a sum over all
+    unrolls in every update, and need not be where the count is known beforehand."""
 
 
 def starting_points(
@@ -183,8 +199,17 @@ def starting_points(
     return state, on_all(_mesh(estimator.pool), offset)
 
 
-def _init(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
+def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
+    """Tell if every worker takes exactly W steps in every window."""
+    divides = estimator.horizon % estimator.window == 0
+    return isinstance(estimator.pool, JaxPool) and divides and never_ends(state.carry)
+
+
+def _init(
+    estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
+) -> EstimatorState:
     state, offset = starting_points(estimator, theta, key)
+    state = eqx.tree_at(lambda s: s.update, state, update)
     rounds = offset.max()
 
     def one_round(i, loop):
@@ -237,7 +262,7 @@ def compute_estimate(
     carry, contributions = estimator._window(
         theta, state.workers, state.carry, state.update, _as_given(length, estimator)
     )
-    if unlocking is not None:
+    if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
     bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)

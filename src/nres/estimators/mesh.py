@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, PyTree
@@ -64,6 +66,13 @@ def run_on(
     parts = None if carry is None else (carry.noise, carry.pool)
     parts, *contributions = mapped(arrays, workers, parts, length)
     return None if parts is None else Carry(*parts), Contributions(*contributions)
+
+
+def replicated(mesh: Mesh | None, tree: PyTree) -> PyTree:
+    """Values that every process knows, as arrays that every device has."""
+    if mesh is None:
+        return jax.tree.map(jnp.asarray, tree)
+    return jax.tree.map(lambda x: jax.device_put(np.asarray(x), NamedSharding(mesh, P())), tree)
 
 
 def on_all(mesh: Mesh | None, array: Array) -> Array:

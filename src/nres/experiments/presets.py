@@ -41,6 +41,8 @@ class KnownSystem:
     """By method."""
     kind: type
     """The class that `make` makes."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options that a run records and uses unless it is given others."""
 
 
 def _lorenz(**settings: Any) -> Preset:
@@ -131,6 +133,8 @@ SYSTEMS: dict[str, KnownSystem] = {
             "uoro": _lorenz_ad(lr="1e-13"),
         },
         Lorenz,
+        # The paper's 10,000 initial states would cost more than the training.
+        {"test_episodes": 100},
     ),
     # [tab:lopt_hyperparameters] for these two. The paper makes 240,000 updates on the first.
     "learned-optimizer": KnownSystem(

@@ -77,7 +77,7 @@ def planned(race: Race, name: str, seed: int, quick: bool = False) -> Settings:
     given |= {"seed": seed, "start_seed": race.start_seed}
     if quick:
         full = resolve(race.system, entrant.method, **given)
-        window = resolve(race.system, race.entrants[REFERENCE].method).window
+        window = resolve(race.system, race.entrants[REFERENCE].method, eval_every=1).window
         horizon = 2 * max(window or 1, 10)
         given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
         given |= {"workers": QUICK_WORKERS, "options": given["options"] | {"horizon": horizon}}

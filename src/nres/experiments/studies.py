@@ -90,6 +90,14 @@ def _variance(rows: tuple[Row, ...], method: str) -> float:
     return next(row.variance for row in rows if row.method == method)
 
 
+def _training(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that the checkpoints of a run follow from; not how it is evaluated."""
+    names = ("system", "updates", "keep_every")
+    options = {k: v for k, v in settings["options"].items() if k != "test_episodes"}
+    found = Settings.from_json(settings).determining() | {"options": options}
+    return found | {name: settings[name] for name in names}
+
+
 def _along_pes(
     work: Work, system: str, with_fulles: bool
 ) -> tuple[variance.Study, int, _Rows, dict[str, Any]]:
@@ -128,8 +136,7 @@ def _along_pes(
     }
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        # As settings, which may have more fields now than when they were written.
-        if before["measured"] != wanted or Settings.from_json(before["pes"]) != settings:
+        if before["measured"] != wanted or _training(before["pes"]) != _training(about["pes"]):
             raise SettingsError(f"{file} holds other results: choose another folder with --out.")
         about = before
     # Of the start itself the paper says nothing.

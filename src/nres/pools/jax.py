@@ -161,6 +161,13 @@ class JaxPool(eqx.Module):
         return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
 
 
+def never_ends(states: PyTree) -> bool:
+    """Tell if the unrolls whose states are in a tree all run to the horizon."""
+    is_lane = lambda x: isinstance(x, _Lane)  # noqa: E731
+    lanes = list(filter(is_lane, jax.tree.leaves(states, is_leaf=is_lane)))
+    return bool(lanes) and all(lane.ended is None for lane in lanes)
+
+
 def as_mesh(mesh: Any) -> Mesh | None:
     """A mesh whose axes are left to the compiler, as the rest of the program leaves them.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nres.figures import COLOURS, DASHED, DISPLAY_NAMES
-from nres.files import read_plain, replacing
+from nres.files import finite, read_plain, replacing
 from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
 
@@ -67,7 +67,7 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compar
         "/*CHART*/": _part("chart.js"),
         "/*TABLES*/": _part("tables.js"),
         # Nothing in it can end the element that it stands in.
-        "/*DATA*/": json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
+        "/*DATA*/": json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c"),
     }.items():
         before, _, after = page.partition(mark)
         page = before + text + after

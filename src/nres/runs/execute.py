@@ -2,15 +2,12 @@
 
 import contextlib
 import dataclasses
-import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from nres import hosts
 from nres.checkpoint import Checkpoints
@@ -21,12 +18,9 @@ from nres.pools.base import Pool
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
-from nres.runs.settings import Problem, Settings
+from nres.runs.settings import EVALUATIONS, Problem, Settings
 from nres.system import Theta
 from nres.train import Progress, Reporter, TrainResult, TrainState, train
-
-# How often a run with a budget of seconds is evaluated.
-EVALUATIONS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +34,14 @@ class Outcome:
     resumed_at: int | None = None
     """The update of the checkpoint that the run went on from, if it did."""
     diverged: bool = False
-    """Whether the last updates had no finite worker, and so no checkpoint."""
+    """True if training stopped because no worker was finite any more, or `theta` was not."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether updates are left to be made."""
-        return self.result.state.update < self.run.settings.updates
+        """True if updates are left to be made."""
+        settings, state = self.run.settings, self.result.state
+        budget = settings.budget_seconds
+        return state.update < settings.updates and (budget is None or state.seconds < budget)
 
 
 def execute(
@@ -119,7 +115,7 @@ def execute(
             # Before the first update there may be an evaluation already, which is repeated.
             rewind_metrics(run.metrics_file, made or -1, facts.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
-            remark = {"fresh_episodes": 1} if saved and fresh_episodes else None
+            remark = {"fresh_episodes": 1} if saved and fresh_episodes else facts.get("remark")
             pending = facts.get("pending")
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
             measure = problem.measure
@@ -149,15 +145,16 @@ def execute(
                     progress=progress,
                     state=state,
                 )
-                keeper.save(result.theta, result.state)
-            keeper.wait()
+                diverged = keeper.finish(result)
+        if diverged != bool(run.config.get("diverged")):
+            run = run.marked(diverged)
     which = signal.SIGTERM if terminated() else signal.SIGINT
     return Outcome(
         run,
         result,
         signal=int(which) if terminated() or result.signalled else None,
         resumed_at=made if saved else None,
-        diverged=keeper.lost,
+        diverged=diverged,
     )
 
 
@@ -187,10 +184,11 @@ def _continued(
         # Another key: the noise of these episodes must not be that of the first ones. A run that
         # is complete needs no workers at their starting points.
         key = jax.random.fold_in(problem.key, made)
-        begin = estimator.init if last > made else functools.partial(blank_state, estimator)
-        begun = begin(tree["theta"], key)
-        carried = eqx.tree_at(lambda s: s.update, begun, jnp.asarray(made, begun.update.dtype))
-        both = zip(facts["steps"], begun.unlock_steps, strict=True)
+        if last > made:
+            carried = estimator.init(tree["theta"], key, update=made)
+        else:
+            carried = blank_state(estimator, tree["theta"], key)
+        both = zip(facts["steps"], carried.unlock_steps, strict=True)
         facts["steps"] = [before + more for before, more in both]
     recorded = facts.get("settings", {})  # earlier versions have none
     for name, value in run.settings.determining().items():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import nres
@@ -61,7 +62,7 @@ class Run:
     path: Path
     config: dict[str, Any]
     trusted: bool = False
-    """Whether to run the code that the config names, wherever the folder comes from."""
+    """If true, the code that the config names is run, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
@@ -154,23 +155,24 @@ class Run:
 
         Refused if they are not what they were, or if that would run code that nobody trusts.
         """
-        return self._made(dataclasses.replace(self.settings, devices=None, ray=None))
+        return self.build(dataclasses.replace(self.settings, devices=None, ray=None))
 
     def spread(self) -> Problem:
         """The same, to go on with: on all the devices or actors that the run is to use."""
         settings = self.settings
         alone = settings.devices is None and settings.ray is None
-        return self.problem if alone else self._made(settings)
+        return self.problem if alone else self.build(settings)
 
-    def _made(self, settings: Settings) -> Problem:
-        code = foreign_code(settings.system, settings.options)
-        if code is not None and not self.trusted and not is_remembered(code):
-            raise RunError(
-                f"{self.path} is a run of {settings.system}, and using it would run the code in "
-                f"{code}, which you have not named on this machine yet. If you trust that code, "
-                "add --trust-code, or trust_code=True in Python."
-            )
-        problem = self.with_start(build(settings))
+    def build(self, settings: Settings) -> Problem:
+        """Build the problem of this run from settings that place it elsewhere."""
+        for code in foreign_code(settings.system, settings.options):
+            if not self.trusted and not is_remembered(code):
+                raise RunError(
+                    f"{self.path} is a run of {settings.system}, and using it would run the code "
+                    f"in {code}, which you have not named on this machine yet. If you trust that "
+                    "code, add --trust-code, or trust_code=True in Python."
+                )
+        problem = self._with_start(build(settings))
         if not is_same(self.config.get("fingerprint"), settings, problem):
             raise RunError(
                 f"{settings.system} has changed since {self.path} was begun, so the run cannot be "
@@ -179,14 +181,14 @@ class Run:
             )
         return problem
 
-    def with_start(self, problem: Problem) -> Problem:
+    def _with_start(self, problem: Problem) -> Problem:
         """The problem with the parameters that the run was told to begin with, if any."""
         name = self.config.get("start")
         if name is None:
             return problem
         if not isinstance(name, str) or Path(name).name != name:
             raise RunError(f"{self.path / 'config.json'}: start must be the name of a file.")
-        return dataclasses.replace(problem, theta=load_theta(self.path / name, problem.theta))
+        return dataclasses.replace(problem, theta=shared_theta(self.path / name, problem.theta))
 
     def theta(self, *, best: bool = False) -> Theta:
         """The parameters in the newest checkpoint, or those of the best evaluation."""
@@ -203,7 +205,7 @@ class Run:
             return self._thetas(lambda updates: updates[-1:])[0]
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no best parameters: it was never evaluated.")
-        with Archive(self.path / BEST) as archive:
+        with Archive(self.path / BEST, follow=False) as archive:
             return int(archive.read("update", 8)), archive.theta(self.problem.theta)
 
     def trajectory(self) -> dict[int, Theta]:
@@ -219,26 +221,32 @@ class Run:
     def _thetas(self, choose: Callable[[list[int]], list[int]]) -> list[tuple[int, Theta]]:
         like, folder = self.problem.theta, self.path / "checkpoints"
         for attempt in range(ATTEMPTS):
-            with Checkpoints(folder, write=False) as checkpoints:
-                updates = choose(checkpoints.updates())
-                if not updates:
-                    raise RunError(f"{self.path} has no such checkpoint yet.")
-                try:
+            updates: list[int] = []
+            try:
+                with Checkpoints(folder, write=False) as checkpoints:
+                    updates = choose(checkpoints.updates())
+                    if not updates:
+                        raise RunError(f"{self.path} has no such checkpoint yet.")
                     return [
                         (u, checkpoints.restore(u, {"theta": like}, partial=True)[0]["theta"])
                         for u in updates
                     ]
-                except CheckpointError:
-                    # A process that trains may have replaced it by a newer one meanwhile.
-                    time.sleep(0.2 * attempt)
-                    there = all((folder / str(u)).exists() for u in updates)
-                    if there and attempt > 0:
-                        raise
+            except CheckpointError:
+                # A process that trains may have replaced it by a newer one meanwhile.
+                time.sleep(0.2 * attempt)
+                if attempt > 0 and all((folder / str(u)).exists() for u in updates):
+                    raise
         raise RunError(f"the checkpoints of {self.path} are replaced faster than they are read.")
+
+    def marked(self, diverged: bool) -> "Run":
+        """The same run with a note if it ended without a finite worker; while it is `locked`."""
+        return self._with_config({**self.config, "diverged": diverged})
 
     def changed(self, **settings: Any) -> "Run":
         """The same run with other settings; to be called while the run is `locked`."""
-        config = self.config | {"settings": self.config["settings"] | settings}
+        return self._with_config({**self.config, "settings": self.config["settings"] | settings})
+
+    def _with_config(self, config: dict[str, Any]) -> "Run":
         if hosts.first():
             write_json(self.path / "config.json", config)
         return dataclasses.replace(self, config=config)
@@ -280,13 +288,13 @@ def new_path(system: str, what: str) -> Path:
 
     No two processes get the same.
     """
-    name = system.rpartition(":")[2].lower()
+    name = system.rpartition(":")[2].lower().replace("/", "-")
     when = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     path = Path("runs") / f"{name}-{what}-{when}"
     number = 2
     while True:
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
         except FileExistsError:
             path = path.with_name(f"{name}-{what}-{when}-{number}")
@@ -299,8 +307,16 @@ def new_path(system: str, what: str) -> Path:
             return path
 
 
+def shared_theta(path: Path, like: Theta) -> Theta:
+    """Read parameters from a file of a run folder, which only the first process needs to have."""
+    theta = load_theta(path, like, follow=False) if hosts.first() else like
+    leaves, structure = jax.tree.flatten(theta)
+    told = hosts.arrays_from_first([np.asarray(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in told])
+
+
 def _is_leftover(file: Path) -> bool:
-    """Whether a file is part of a run that a killed process did not come to create."""
+    """Tell if a file is of a run that a killed process did not come to create."""
     return ".partial" in file.name or (file.name.startswith("start-") and file.suffix == ".npz")
 
 

@@ -18,7 +18,7 @@ from nres.estimators.remote import portable
 from nres.pools.ray import RayPool
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
-from nres.train import Progress, TrainState
+from nres.train import Progress, TrainResult, TrainState
 from nres.weights import Archive, WeightsError, save_theta
 
 
@@ -40,7 +40,6 @@ class Keeper:
         self.run, self.checkpoints = run, checkpoints
         self.metrics, self.estimator = metrics, estimator
         self.saved_update, self.saved_time = -1, time.monotonic()
-        self.lost = False
         self.best = self._best_so_far()
 
     def __enter__(self) -> "Keeper":
@@ -58,7 +57,6 @@ class Keeper:
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.add(progress)
-        self.lost = self._is_lost(progress)
         if progress.evals:
             self._keep_best(progress)
         settings, update = self.run.settings, progress.state.update
@@ -67,15 +65,22 @@ class Keeper:
         if every is not None:
             due = due or update // every > self.saved_update // every
         kept = settings.keep_every is not None and update % settings.keep_every == 0
-        due = due or kept or self.saved_update < 0
+        due = (due and not self._is_lost(progress)) or kept or self.saved_update < 0
         if hosts.agree(int(due), False)[0]:  # as the clock of the first says
             self.save(progress.theta, progress.state)
 
+    def finish(self, result: TrainResult) -> bool:
+        """Save the end of a run and wait for it; return true if it diverged, and was not saved."""
+        diverged = result.diverged or not _is_finite(result.theta)
+        if not diverged:
+            self.save(result.theta, result.state)
+        with self._explaining():
+            self.checkpoints.wait()
+        return diverged
+
     def save(self, theta: Any, state: TrainState) -> None:
-        if state.update == self.saved_update:
-            return
-        if self.lost or not _is_finite(theta):
-            self.lost = True
+        """Write a checkpoint, unless there is one or the parameters are not finite."""
+        if state.update == self.saved_update or not _is_finite(theta):
             return
         if self.metrics is not None:
             with self._explaining():
@@ -93,16 +98,13 @@ class Keeper:
             "settings": self.run.settings.determining(),
             "pending": None if self.metrics is None else self.metrics.pending,
             "metrics": None if self.metrics is None else self.metrics.written(),
+            "remark": None if self.metrics is None else self.metrics.remark,
         }
         with self._explaining():
             self.checkpoints.save(state.update, tree, facts)
             if self.saved_update < 0:
                 self.checkpoints.verify(state.update)
         self.saved_update, self.saved_time = state.update, time.monotonic()
-
-    def wait(self) -> None:
-        with self._explaining():
-            self.checkpoints.wait()
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -117,10 +119,10 @@ class Keeper:
             ) from error
 
     def _is_lost(self, progress: Progress) -> bool:
-        """Whether no worker gave anything finite in the last update."""
+        """Tell if no worker gave anything finite in the last update."""
         rows = progress.rows
         if not len(rows["nonfinite"]):
-            return self.lost
+            return False
         bad, late = int(rows["nonfinite"][-1]), int(rows["late"][-1])
         return bad > 0 and bad + late >= self.estimator.workers
 
@@ -129,7 +131,7 @@ class Keeper:
         if not file.exists():
             return math.inf
         try:
-            with Archive(file) as archive:
+            with Archive(file, follow=False) as archive:
                 return float(archive.read("value", 8))
         except (WeightsError, OSError, TypeError, ValueError):
             return math.inf  # damaged: the next evaluation replaces it

@@ -166,7 +166,10 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     for name in ("workers", "window", "sigma", "period", "noise"):
         if name in given and name not in takes:
             raise SettingsError(f"{method} has no {name}; it takes {', '.join(takes)}.")
-    preset = SYSTEMS[system].presets.get(method) if system in SYSTEMS else None
+    known = SYSTEMS.get(system)
+    preset = None if known is None else known.presets.get(method)
+    if known is not None:
+        given["options"] = {**known.options, **given.get("options", {})}
     filled = dataclasses.asdict(preset) if preset else _without_preset(system, method, given)
     filled = {k: v for k, v in filled.items() if k in takes or k in ("lr", "optimizer", "updates")}
     filled |= given

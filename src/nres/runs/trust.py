@@ -7,38 +7,65 @@ your own runs resume without a question.
 """
 
 import contextlib
+import importlib.machinery
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nres.experiments.presets import SYSTEMS
 
 
-def foreign_code(system: str, options: dict[str, Any]) -> str | None:
-    """The file or module outside of nres that a system's name would run, or `None`."""
-    if system in SYSTEMS:
-        return None
+def foreign_code(system: str, options: dict[str, Any]) -> list[str]:
+    """List the files and modules outside of nres that making a system would run."""
     where, _, _ = system.rpartition(":")
-    if where == "gym":
+    if system in SYSTEMS or not where:  # which is refused as unknown, if it is not known
+        return []
+    if system.startswith("gym:"):
         # gymnasium imports what stands before a colon in the name of an environment.
-        imports = (v for v in options.values() if isinstance(v, str) and ":" in v)
-        return next(imports, None)
-    return None if where.split(".")[:2] == ["nres", "systems"] else where
+        given = {name: value for name, value in options.items() if name != "policy"}
+        texts = [system.removeprefix("gym:"), *_texts(given)]
+        return [text for text in texts if ":" in text]
+    if where.endswith(".py"):
+        return [str(Path(where).resolve())]
+    if re.fullmatch(r"nres\.systems(\.\w+)*", where):
+        return []
+    return [f"{where} ({_origin(where.partition('.')[0])})"]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _texts(list(pair))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+
+
+def _origin(module: str) -> str:
+    """The file of a top-level module, found without importing it: another may have its name."""
+    found = importlib.machinery.PathFinder.find_spec(module, [str(Path.cwd()), *sys.path])
+    return "not found" if found is None else str(found.origin)
 
 
 def remember(system: str, options: dict[str, Any]) -> None:
     """Note that the user has named a system, and with it the code to run."""
-    code = foreign_code(system, options)
-    if code is None or is_remembered(code):
+    fresh = [code for code in foreign_code(system, options) if not is_remembered(code)]
+    if not fresh:
         return
     with contextlib.suppress(OSError):  # a home that cannot be written to: --trust-code is left
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(code.replace("\n", " ") + "\n")
+            lines.writelines(code.replace("\n", " ") + "\n" for code in fresh)
 
 
 def is_remembered(code: str) -> bool:
-    """Whether the user has named this file or module before."""
+    """Tell if the user has named this file or module before."""
     try:
         return code in _file().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -41,8 +41,7 @@ class Lorenz(System):
     **Arguments:**
 
     - `horizon`: T, steps of an episode.
-    - `test_episodes`: initial states over which `metrics` measures progress. The paper takes
-        10,000, which costs more than the training.
+    - `test_episodes`: the number of initial states over which `metrics` measures progress.
 
     **Reference:** section [subsec:lorenz] of Li et al., NeurIPS 2023.
     """
@@ -55,7 +54,7 @@ class Lorenz(System):
     truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
     """The parameters that made the observations."""
 
-    def __init__(self, horizon: int = 2000, test_episodes: int = 100):
+    def __init__(self, horizon: int = 2000, test_episodes: int = 2000):
         self.horizon = whole_number("horizon", horizon)
         self.test_episodes = whole_number("test_episodes", test_episodes)
         check_memory(4 * self.horizon, f"a trajectory of {self.horizon:,} steps")

@@ -107,8 +107,8 @@ def _read(
         kind, settings, version, about = (description[name] for name in names)
         known = KINDS.get(kind)
         depth = settings.get("depth", 0)
-        if not isinstance(depth, int) or depth > len(archive.sizes):
-            raise ValueError(f"it names {depth} layers, and has {len(archive.sizes)} arrays")
+        if not isinstance(depth, int) or depth > len(archive.names):
+            raise ValueError(f"it names {depth} layers, and has {len(archive.names)} arrays")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
     if version != FORMAT:
