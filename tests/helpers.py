@@ -2,13 +2,19 @@
 
 import contextlib
 import functools
+import inspect
+import os
+import pty
 import re
+import subprocess
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typer.testing import CliRunner
 
 import nres
+from nres.cli import app
 
 
 @contextlib.contextmanager
@@ -16,6 +22,38 @@ def as_users_run():
     """Without the strictness of the tests, which not every library we call stands."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
+
+
+def invoke(*arguments):
+    """A command in this process, as in a terminal of 200 columns."""
+    with as_users_run():
+        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+
+
+def in_a_terminal(command, environment):
+    """The output of a process that has a terminal, which must end well."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    screen = b""
+    while True:
+        try:
+            data = os.read(leader, 4096)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not data:
+            break
+        screen += data
+    os.close(leader)
+    assert process.wait(60) == 0, screen.decode()
+    return screen.decode()
+
+
+def as_file(system, path):
+    """Write the class of a system to a file of its own, as a user would."""
+    imports = "import jax\nimport jax.numpy as jnp\nimport nres\n\n\n"
+    path.write_text(imports + inspect.getsource(system))
+    return f"{path}:{system.__name__}"
 
 
 def updates_in(metrics) -> list[int]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import random
 import re
 import signal
@@ -14,11 +13,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from helpers import as_users_run, updates_in
+from helpers import in_a_terminal, invoke, updates_in
 from nres import runs
-from nres.cli import app
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
@@ -134,24 +131,10 @@ def test_a_run_that_is_asked_to_end(tmp_path, environment, uninterrupted):
 
 
 def test_the_display_of_a_terminal(tmp_path, environment):
-    leader, follower = pty.openpty()
     arguments = ["train", BOUNCER, *LONG, "--updates", "6000", "--out", str(tmp_path / "run")]
-    process = start(
-        arguments, environment | {"TERM": "xterm"}, stdout=follower, stderr=follower, text=False
-    )
-    os.close(follower)
-    screen = b""
-    while True:
-        try:
-            data = os.read(leader, 4096)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not data:
-            break
-        screen += data
-    os.close(leader)
-    assert process.wait(60) == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.decode())
+    command = [sys.executable, "-m", "nres", *arguments]
+    screen = in_a_terminal(command, environment | {"TERM": "xterm"})
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen)
     assert "nres on bouncer.py:Bouncer" in text
     for phase in ("compiling", "moving workers to their starting points", "evaluating"):
         assert phase in text
@@ -159,11 +142,6 @@ def test_the_display_of_a_terminal(tmp_path, environment):
     assert re.search(r"[\d,]+ updates/s, \d\.\de\+\d+ steps/s", text)
     assert re.search(r"training loss [\d.]+, best [\d.]+", text)
     assert re.search(r"\d:\d\d left", text)
-
-
-def invoke(*arguments):
-    with as_users_run():
-        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
 
 
 def test_without_a_terminal_there_is_no_display(uninterrupted, tmp_path):

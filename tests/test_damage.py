@@ -12,22 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from helpers import as_users_run
+from helpers import as_users_run, invoke
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.cli import app
 from nres.runs.metrics import DamagedMetricsWarning, MetricsWriter, parse_entries, rewind_metrics
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 12, "eval_every": 3, "options": {"horizon": 30}}
-
-
-def invoke(*arguments):
-    with as_users_run():
-        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
 
 
 def create(path, **changes):

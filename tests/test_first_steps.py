@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -16,12 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from typer.testing import CliRunner
 
 import nres
-from helpers import THETA, Wave, as_users_run
+from helpers import THETA, Wave, as_file, as_users_run, in_a_terminal, invoke
 from nres import runs
-from nres.cli import app
 from nres.experiments.presets import SYSTEMS
 from nres.runs.fingerprint import _described, fingerprint, is_same
 from nres.runs.settings import evaluation_steps
@@ -34,42 +31,17 @@ SHORT = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
 KEY = jax.random.key(8)
 
 
-def invoke(*arguments):
-    with as_users_run():
-        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
-
-
-def in_a_terminal(*command):
-    """The output of a process whose standard output and error are a terminal."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, *command], stdout=follower, stderr=follower,
-        env=os.environ | {"TERM": "xterm-256color"},
-    )  # fmt: skip
-    os.close(follower)
-    output = b""
-    while True:
-        try:
-            data = os.read(leader, 4096)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not data:
-            break
-        output += data
-    os.close(leader)
-    assert process.wait(120) == 0, output.decode()
-    return output.decode()
-
-
 def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
     """JAX writes programs in colour where it sees a terminal."""
     out = tmp_path / "run"
     begin = ["-m", "nres", "train", BOUNCER, *map(str, SHORT), "--updates", "2", "--out", str(out)]
-    in_a_terminal(*begin)
+    environment = os.environ | {"TERM": "xterm-256color"}
+    in_a_terminal([sys.executable, *begin], environment)
     assert invoke("evaluate", out, "--episodes", 2).exit_code == 0
     result = invoke("resume", out, "--updates", 4, "--quiet")
     assert result.exit_code == 0, result.output
-    in_a_terminal("-m", "nres", "resume", str(out), "--updates", "6")
+    again = ["-m", "nres", "resume", str(out), "--updates", "6"]
+    in_a_terminal([sys.executable, *again], environment)
     assert runs.Run.open(out).updates_made() == 6
 
 
@@ -201,15 +173,12 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
 
 
 def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
-    file = tmp_path / "cliff.py"
-    source = Path(__file__).read_text()
-    body = source[source.index("class Cliff") : source.index("class Broken")]
-    file.write_text(f"import jax.numpy as jnp\nimport nres\n\n\n{body}")
+    name = as_file(Cliff, tmp_path / "cliff.py")
     out = tmp_path / "run"
     options = ["--sigma", 0.1, "--lr", 0.02, "--optimizer", "sgd", "--workers", 4, "--window", 3]
     options += ["--updates", 100_000, "--eval-every", 100_000, "--checkpoint-every", 1]
     options += ["--log-every", 1]
-    result = invoke("train", f"{file}:Cliff", *options, "--out", out)
+    result = invoke("train", name, *options, "--out", out)
     assert result.exit_code == 1
     assert "no worker" in result.stderr
     assert f"--from {out}" in result.stderr
@@ -340,14 +309,11 @@ class Moody(nres.System):
 
 
 def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
-    file = tmp_path / "moody.py"
-    source = Path(__file__).read_text()
-    body = source[source.index("class Moody") : source.index("def test_one_update_without")]
-    file.write_text(f"import jax\nimport jax.numpy as jnp\nimport nres\n\n\n{body}")
+    name = as_file(Moody, tmp_path / "moody.py")
     options = ["--method", "fulles", "--sigma", 0.1, "--lr", 0.01, "--workers", 1, "--updates", 7]
     for seed in range(4):
         out = tmp_path / str(seed)
-        result = invoke("train", f"{file}:Moody", *options, "--seed", seed, "--out", out)
+        result = invoke("train", name, *options, "--seed", seed, "--out", out)
         assert result.exit_code == 0, result.output
         assert runs.Run.open(out).updates_made() == 7
 
@@ -377,14 +343,11 @@ class Steep(nres.System):
 
 
 def test_a_sigma_that_multiplies_the_loss_is_told(tmp_path):
-    file = tmp_path / "steep.py"
-    source = Path(__file__).read_text()
-    body = source[source.index("class Steep") : source.index("def test_a_sigma_that_multiplies")]
-    file.write_text(f"import jax.numpy as jnp\nimport nres\n\n\n{body}")
+    name = as_file(Steep, tmp_path / "steep.py")
     options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]
     for sigma, told in ((1.0, True), (0.001, False)):
         out = tmp_path / str(sigma)
-        result = invoke("train", f"{file}:Steep", *options, "--sigma", sigma, "--out", out)
+        result = invoke("train", name, *options, "--sigma", sigma, "--out", out)
         assert result.exit_code == 0, result.output
         assert "training loss (with noise): " in result.output
         assert "loss (without noise): " in result.output

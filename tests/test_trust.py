@@ -9,22 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from helpers import as_users_run
+from helpers import as_users_run, invoke
 from nres import report, runs
-from nres.cli import app
 from nres.cli.console import plain
 from nres.runs.trust import foreign_code
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = ROOT / "examples" / "bouncer.py"
 SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 4, "eval_every": 2, "options": {"horizon": 30}}
-
-
-def invoke(*arguments):
-    with as_users_run():
-        return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
 
 
 def said(result):

@@ -66,11 +66,11 @@ def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
     flags = os.O_RDONLY
     for flag in ("O_NONBLOCK", "O_BINARY"):
         flags |= getattr(os, flag, 0)
-    file = os.fdopen(os.open(path, flags), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb")
 
 
 def read_plain(path: Path, largest: int | None = None) -> bytes:

@@ -217,7 +217,7 @@ _NOT_TRACEABLE = (
 
 
 def _is_users(filename: str) -> bool:
-    """Whether a file is neither of this package nor installed."""
+    """Tell if a file is neither of this package nor installed."""
     path = filename.replace("\\", "/")
     ours = __file__.replace("\\", "/").rpartition("/")[0]
     return not path.startswith((ours, "<")) and "/site-packages/" not in path

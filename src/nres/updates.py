@@ -34,7 +34,7 @@ BUNDLE_STEPS = 3200
 
 
 class Chunks:
-    """Which updates are made by one call of compiled code.
+    """The updates that one call of compiled code makes.
 
     Updates are bundled from evaluation to evaluation; what is left before one is made singly. How
     an update is made so depends on its number alone, not on where a run was continued.

@@ -1,5 +1,6 @@
 """Parameters in `.npz` files: one array for each leaf, by its path, and nothing that can run."""
 
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -78,6 +79,8 @@ class Archive:
     """An `.npz` file from anywhere: nothing larger than expected is unpacked or allocated."""
 
     def __init__(self, path: str | Path, *, follow: bool = True):
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"the path of a file must be text or a path, got {path!r}.")
         self.path = path
         self._file = open_plain(Path(path), follow=follow)
         try:

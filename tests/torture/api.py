@@ -34,7 +34,7 @@ OPTIMIZERS += [
     "optax",
     "optax.polyak_sgd()",
 ]
-OPTIMIZERS += ["optax.contrib.prodigy()", "(lambda g: g, lambda g: g)", "optax.sgd(lambda t: 'x')"]
+OPTIMIZERS += ["optax.contrib.prodigy()", "(lambda g: g, lambda g: g)"]
 SYSTEMS = ["Wave", "None", "'lorenz'", "lambda x: x", "object()", "Pool", "nres.System", "3"]
 HORIZONS = ["12.0", "-1", "0", "'12'", "None", "1", "2**31", "10**30", "2**40", "jnp.asarray(12)"]
 FUNCTIONS = ["None", "3", "'f'", "lambda: 0", "lambda x: 'x'", "lambda x: None", "lambda x: {}"]

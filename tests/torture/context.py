@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from nres.files import read_plain
 from nres.runs import Run
 
 HERE = Path(__file__).parent
@@ -217,9 +218,9 @@ def limit(process: subprocess.Popen) -> None:
 
 
 def content(path: Path) -> bytes:
-    """Read a file, or nothing if there is none."""
+    """Read a plain file, or nothing if there is none: an attack may have left a pipe there."""
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError:
         return b""
 

@@ -28,7 +28,7 @@ def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
 
 
 def is_same(recorded: Any, settings: Settings, problem: Problem) -> bool:
-    """Whether a recorded fingerprint is that of this problem, as far as can be told."""
+    """Tell if a recorded fingerprint is that of this problem, as far as that is known."""
     new = fingerprint(settings, problem)
     if not isinstance(recorded, dict) or recorded.get("jax") != new["jax"]:
         return True  # made elsewhere: the same system may be written in another way

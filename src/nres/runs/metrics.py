@@ -188,7 +188,7 @@ def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Whether a last line without an end is an entry all the same."""
+    """Tell if a last line without an end is an entry all the same."""
     try:
         return _problem(json.loads(line.decode())) is None
     except (ValueError, RecursionError):

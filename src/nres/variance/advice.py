@@ -151,8 +151,8 @@ def advise(
             f"the budget must hold twice as many total as sequential steps, for one antithetic "
             f"pair; got {total} and {sequential}."
         )
-    if not sigmas:
-        raise ValueError("sigmas must not be empty.")
+    if not isinstance(sigmas, Sequence) or not sigmas:
+        raise ValueError(f"sigmas must be a list with at least one number, got {sigmas!r}.")
     workers = total // (2 * sequential)
     pilot_key, gain_key = jax.random.split(key)
     windows = candidate_windows(
