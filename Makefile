@@ -16,7 +16,7 @@ test: .venv/installed-test
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not scripts'
 
 test-all: test scripts
-	$(BIN)/python tests/torture --seconds 120 --out .torture
+	$(BIN)/python tests/torture --seconds 150 --tries 30 --out .torture
 
 torture: .venv/installed-test
 	$(BIN)/python tests/torture --seconds $(SECONDS)

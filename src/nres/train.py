@@ -23,7 +23,14 @@ from nres.estimators.values import EstimatorState, Steps
 from nres.history import History, Log
 from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
-from nres.updates import DISPATCH_SECONDS, DISPATCH_UPDATES, Chunks, Dispatch, host_update
+from nres.updates import (
+    DISPATCH_SECONDS,
+    DISPATCH_UPDATES,
+    Chunks,
+    Dispatch,
+    check_optimizer,
+    host_update,
+)
 
 
 @runtime_checkable
@@ -137,6 +144,7 @@ def train(
     """
     _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
+    check_optimizer(optimizer, theta)
     if eval_every is not None:
         eval_every = whole_number("eval_every", eval_every)
     eval_every = eval_every or max(1, math.ceil(updates / 20))

@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Array
 
 from nres import hosts
+from nres.errors import first_line
 from nres.estimators.base import (
     Estimator,
     Unlocking,
@@ -184,6 +185,20 @@ def apply_gradient(optimizer, theta, optimizer_state, grad, loss):
     update = optax.with_extra_args_support(optimizer).update
     change, optimizer_state = update(grad, optimizer_state, theta, value=loss)
     return optax.apply_updates(theta, change), optimizer_state
+
+
+def check_optimizer(optimizer: optax.GradientTransformation, theta: Theta) -> None:
+    """Raise a `ValueError` if an optimizer cannot update `theta`; nothing is computed."""
+
+    def one(theta: Theta) -> Theta:
+        return apply_gradient(optimizer, theta, optimizer.init(theta), theta, jnp.zeros(()))[0]
+
+    try:
+        jax.eval_shape(one, theta)
+    except Exception as error:
+        raise ValueError(
+            f"the optimizer cannot update theta: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 _apply_compiled = eqx.filter_jit(apply_gradient)

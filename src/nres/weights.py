@@ -123,7 +123,10 @@ class Archive:
         leaves: list[Any] = []
         for path, leaf in named:
             name = f"theta{jax.tree_util.keystr(path)}"
-            shape, dtype = np.shape(leaf), np.dtype(jnp.result_type(leaf))
+            try:
+                shape, dtype = np.shape(leaf), np.dtype(jnp.result_type(leaf))
+            except TypeError as error:
+                raise WeightsError(f"`like` must have numbers as {name}: {error}") from error
             found = None
             if name in self.names:
                 # Twice, since double precision may be read where single is wanted.

@@ -26,6 +26,7 @@ def main() -> int:
     """Run the attacks and write down what came out; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="Stop after about this time.")
+    parser.add_argument("--tries", type=int, help="Stop each attack after so many tries.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of every random choice.")
     parser.add_argument("--out", type=Path, default=Path("results/torture"))
     parser.add_argument("--only", nargs="+", choices=SHARES, default=list(SHARES))
@@ -38,20 +39,23 @@ def main() -> int:
     os.environ["COLUMNS"] = "200"
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     try:
-        results = run(arguments.only, arguments.seconds, arguments.seed, scratch)
+        most = arguments.tries or sys.maxsize
+        results = run(arguments.only, arguments.seconds, most, arguments.seed, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     write(arguments.out / "summary.json", arguments.seconds, arguments.seed, results)
     return int(any(result["failed"] for result in results.values()))
 
 
-def run(names: list[str], seconds: float, seed: int, scratch: Path) -> dict[str, dict[str, Any]]:
+def run(
+    names: list[str], seconds: float, most: int, seed: int, scratch: Path
+) -> dict[str, dict[str, Any]]:
     """Run each attack for its share of the time, and tell of each in a line."""
     results = {}
     end = time.monotonic() + seconds
     for i, name in enumerate(names):
         share = SHARES[name] / sum(SHARES[other] for other in names[i:])
-        results[name] = result = one(name, (end - time.monotonic()) * share, seed, scratch)
+        results[name] = result = one(name, (end - time.monotonic()) * share, most, seed, scratch)
         counts = f"{result['tried']} tried, {result['failed']} failed"
         lines = [f"{name}: {counts}, {result['seconds']:.0f} s"]
         lines += [
@@ -62,8 +66,8 @@ def run(names: list[str], seconds: float, seed: int, scratch: Path) -> dict[str,
     return results
 
 
-def one(name: str, seconds: float, seed: int, scratch: Path) -> dict[str, Any]:
-    """Run one attack: at least one try, and no new one after the time is over."""
+def one(name: str, seconds: float, most: int, seed: int, scratch: Path) -> dict[str, Any]:
+    """Run one attack: at least one try, and no new one after the time or the tries are over."""
     from context import Context, Failure  # these need JAX, and it the environment
 
     began = time.monotonic()
@@ -73,7 +77,7 @@ def one(name: str, seconds: float, seed: int, scratch: Path) -> dict[str, Any]:
     tried = failed = 0
     told: list[dict[str, str]] = []
     with contextlib.closing(importlib.import_module(name).attack(context)) as tries:
-        while tried == 0 or time.monotonic() < began + seconds:
+        while tried == 0 or (tried < most and time.monotonic() < began + seconds):
             try:
                 failure = next(tries, None)
             except Exception:  # of the attack itself, which must not pass for a success

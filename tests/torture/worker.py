@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -56,6 +57,10 @@ def complaint(error: Exception) -> str | None:
     last = max(i for i, _ in enumerate(frames) if ours[i] or users[i])
     if users[last] and (last == len(frames) - 1 or frames[last] != "<call>"):
         return None  # raised by the code of the user, whose mistake it is
+    if isinstance(error, TypeError) and re.search(
+        r"__init__\(\) (missing|got an unexp)", str(error)
+    ):
+        return None  # raised by Python itself, which names the argument
     text = f"{type(error).__name__}: {error}"
     where = next(f for f in reversed(traceback.extract_tb(error.__traceback__)[: last + 1]))
     place = f"{where.filename.removeprefix(OURS)}:{where.lineno} {text[:600]}"
