@@ -92,7 +92,8 @@ def torture() -> str:
         [ATTACKS[name], f"{attack['tried']:,}", f"{attack['failed']:,}"]
         for name, attack in found["attacks"].items()
     ]
-    return table(["", "tried", "failed"], rows)
+    seconds = sum(attack["seconds"] for attack in found["attacks"].values())
+    return table([f"in {seconds:.0f} s", "tried", "failed"], rows)
 
 
 def level() -> str:
