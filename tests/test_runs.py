@@ -366,7 +366,7 @@ def test_settings_are_filled_from_the_paper():
         ("lorenz", "nres", {"updates": 0}, "updates must be at least 1"),
         ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds must be positive"),
         ("lorenz", "nres", {"window": 3000}, "at most the horizon"),
-        ("lorenz", "nres", {"options": {"size": 3}}, "cannot be made from size=3"),
+        ("lorenz", "nres", {"options": {"size": 3}}, "cannot be made from .*size=3"),
         (BOUNCER, "nres", {}, "no preset for nres on .*: give --lr and --sigma"),
         (BOUNCER + "x", "nres", {}, "Did you mean Bouncer?"),
         ("nowhere.py:X", "nres", {}, "there is no file"),
