@@ -19,7 +19,9 @@ ROOT = Path(__file__).parent.parent
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     lorenz = SYSTEMS["lorenz"]
     short = {name: dataclasses.replace(p, updates=1) for name, p in lorenz.presets.items()}
-    small = dataclasses.replace(lorenz, make=lambda: nres.systems.Lorenz(200), presets=short)
+    small = dataclasses.replace(
+        lorenz, make=lambda **given: nres.systems.Lorenz(200, **given), presets=short
+    )
     monkeypatch.setitem(SYSTEMS, "lorenz", small)
     out = tmp_path / "new" / "folder"
     with as_users_run():

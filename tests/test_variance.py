@@ -620,7 +620,10 @@ def test_settings_of_a_sweep_are_not_compiled_in():
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[0]), "window must be"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[]), "windows must be a list"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[3], periods=[0]), "periods"),
-        (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(1000, 100), sigmas=[]), "sigmas must not"),
+        (
+            lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(1000, 100), sigmas=[]),
+            "sigmas must be a list",
+        ),
         (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(100, 20)), "two episodes of 12"),
         (lambda v: v.advise(SYSTEM, PLACE, KEY, budget=(100, 60)), "antithetic pair"),
         (
