@@ -334,7 +334,7 @@ except runs.RunError as error:
 
 @pytest.mark.parametrize("out", ["", "same"])
 def test_runs_begun_in_the_same_moment(out, tmp_path):
-    """Each has a folder of its own; of those that are given the same one has it."""
+    """Each gets a folder of its own. If all ask for the same folder, one of them gets it."""
     count, script = 6, BEGIN.format(system=BOUNCER, settings=SETTINGS)
     processes = [
         subprocess.Popen(

@@ -16,12 +16,12 @@ from nres.estimators.base import (
     Estimator,
     Unlocking,
     compute_estimate,
+    mesh_of,
     steps_are_known,
     unlocked,
 )
 from nres.estimators.mesh import replicated
 from nres.estimators.values import Estimate, Info, Steps, squared_norm
-from nres.pools.jax import JaxPool
 from nres.system import Theta
 
 # Between two visits to Python, compiled code runs for about so long, and at most so many updates.
@@ -83,8 +83,7 @@ class Dispatch:
         self.estimator, self.optimizer = estimator, optimizer
         # In updates nobody waits.
         self.updating = (False, np.int32(0), np.zeros(estimator.workers, np.int32))
-        pool = estimator.pool
-        self.mesh = pool.mesh if isinstance(pool, JaxPool) else None
+        self.mesh = mesh_of(estimator.pool)
 
     def __call__(self, bundles: int, bundle: int, carry: Any, unlocking: Any = None) -> Any:
         given = self.updating if unlocking is None else unlocking

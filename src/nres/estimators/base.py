@@ -131,7 +131,8 @@ class Estimator(eqx.Module):
             return
         begin = functools.partial(blank_state, self)
         carried = array_bytes(jax.eval_shape(begin, theta, key))
-        devices = 1 if pool.mesh is None else pool.mesh.size
+        mesh = mesh_of(pool)
+        devices = 1 if mesh is None else mesh.size
         check_memory((needed + carried) // devices, what)
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
@@ -152,7 +153,7 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     count = estimator.workers
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(worker_keys(key, count), zeros, zeros)
-    if (mesh := _mesh(estimator.pool)) is not None:
+    if (mesh := mesh_of(estimator.pool)) is not None:
         begin = lambda given, workers: given[0]._begin(given[1], workers)  # noqa: E731
         carry = begin_on(mesh, begin, (estimator, theta), workers)
     else:
@@ -196,7 +197,7 @@ def starting_points(
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
     )
-    return state, on_all(_mesh(estimator.pool), offset)
+    return state, on_all(mesh_of(estimator.pool), offset)
 
 
 def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
@@ -229,7 +230,7 @@ def _init(
         for i in range(int(rounds)):
             loop = one_round(i, loop)
     state, total, sequential = loop
-    total = on_all(_mesh(estimator.pool), total)
+    total = on_all(mesh_of(estimator.pool), total)
     return unlocked(state, total, sequential)
 
 
@@ -292,7 +293,7 @@ def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> tup
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
         )
-    mesh = _mesh(pool)
+    mesh = mesh_of(pool)
     devices = 1 if mesh is None else mesh.size
     if workers % devices:
         below = workers // devices * devices
@@ -337,7 +338,8 @@ def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
     return estimate
 
 
-def _mesh(pool: Pool) -> Mesh | None:
+def mesh_of(pool: Pool) -> Mesh | None:
+    """The devices that a pool shares its workers among, if there are several."""
     return pool.mesh if isinstance(pool, JaxPool) else None
 
 
