@@ -19,7 +19,7 @@ from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.runs.metrics import MetricsError, MetricsWriter, read_lines, rewind_metrics
-from nres.train import Progress
+from nres.training import Progress
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"

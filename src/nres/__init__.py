@@ -21,8 +21,8 @@ from nres.estimators import Estimator as Estimator
 from nres.estimators import FullES as FullES
 from nres.estimators import NonFiniteError as NonFiniteError
 from nres.estimators import Steps as Steps
-from nres.evaluate import Evaluation as Evaluation
-from nres.evaluate import evaluate as evaluate
+from nres.evaluation import Evaluation as Evaluation
+from nres.evaluation import evaluate as evaluate
 from nres.history import History as History
 from nres.history import NonFiniteWarning as NonFiniteWarning
 from nres.pools import JaxPool as JaxPool
@@ -31,11 +31,11 @@ from nres.pools import Window as Window
 from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
 from nres.systems.learned_optimizer import load_optimizer as load_optimizer
-from nres.train import Progress as Progress
-from nres.train import Reporter as Reporter
-from nres.train import TrainResult as TrainResult
-from nres.train import TrainState as TrainState
-from nres.train import train as train
+from nres.training import Progress as Progress
+from nres.training import Reporter as Reporter
+from nres.training import TrainResult as TrainResult
+from nres.training import TrainState as TrainState
+from nres.training import train as train
 from nres.weights import load_theta as load_theta
 from nres.weights import save_theta as save_theta
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres import hosts
+from nres import multihost
 from nres.errors import first_line
 
 FORMAT = "nres-1"
@@ -74,7 +74,7 @@ class Checkpoints:
             self.check_folder(self.folder)
         self._ocp = ocp
         self._manager = None
-        if not hosts.first():
+        if not multihost.is_primary():
             return
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
@@ -83,7 +83,7 @@ class Checkpoints:
             cleanup_tmp_directories=write,
             read_only=not write,
         )
-        if hosts.several():  # orbax would wait for the others
+        if multihost.is_multihost():  # orbax would wait for the others
             options.multiprocessing_options.active_processes = {0}
             options.multiprocessing_options.barrier_sync_key_prefix = "nres"
         try:
@@ -129,7 +129,7 @@ class Checkpoints:
 
     def updates(self) -> list[int]:
         """The updates of which there is a complete checkpoint."""
-        return hosts.from_first(self._found())
+        return multihost.from_primary(self._found())
 
     def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
         """Copy the arrays and some JSON facts, and write them in the background."""
@@ -205,7 +205,7 @@ class Checkpoints:
 
     def _leaves(self, update: int, description: dict[str, Any]) -> list[np.ndarray]:
         empty = self._empty(update, description)
-        leaves = hosts.arrays_from_first(self._read(update, empty))
+        leaves = multihost.arrays_from_primary(self._read(update, empty))
         self._compare(update, description, leaves)
         return leaves
 
@@ -255,7 +255,7 @@ class Checkpoints:
     def _description(self, update: int) -> dict[str, Any]:
         """The description of a checkpoint, for every process."""
         recorded = self._recorded(update) if self._manager is not None else None
-        return self._checked(update, hosts.from_first(recorded))
+        return self._checked(update, multihost.from_primary(recorded))
 
     def _recorded(self, update: int) -> Any:
         args = self._ocp.args
@@ -334,7 +334,7 @@ def is_key(leaf: Any) -> bool:
 def _to_host(leaf: Any) -> np.ndarray:
     """A copy: the memory of the original may be reused by the next update."""
     data = jax.random.key_data(leaf) if is_key(leaf) else leaf
-    return np.array(hosts.gathered(data))
+    return np.array(multihost.gathered(data))
 
 
 def _from_host(value: np.ndarray, like: Any, saved: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from nres.train import Progress as TrainProgress
+from nres.training import Progress as TrainProgress
 
 # Redrawn at most so often, by the thread that trains: a thread of its own would compete with it.
 REFRESH_SECONDS = 0.5

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from nres import hosts
+from nres import multihost
 from nres.errors import first_line
 from nres.estimators.base import (
     Estimator,
@@ -121,7 +121,7 @@ class Dispatch:
             done += count
             elapsed = time.perf_counter() - began
             size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
-            size, _ = hosts.agree(size, False)  # every process has its own clock
+            size, _ = multihost.agree_on(size, False)  # every process has its own clock
         if steps_are_known(estimator, carry[2]):
             windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), int(offset.max()))
             steps = Steps(*(estimator.window * count for count in windows))

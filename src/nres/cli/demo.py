@@ -20,7 +20,7 @@ from nres.files import write_json
 from nres.runs import build, resolve
 from nres.runs.settings import EVAL_KEY
 from nres.systems import Lorenz
-from nres.train import TrainResult, train
+from nres.training import TrainResult, train
 
 
 @explained

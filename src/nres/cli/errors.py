@@ -19,7 +19,7 @@ from nres.data import DataError
 from nres.errors import first_line
 from nres.estimators import NonFiniteError
 from nres.history import NonFiniteWarning
-from nres.hosts import HostError, several
+from nres.multihost import HostError, is_multihost
 from nres.pools import PoolError
 from nres.report.page import LeftOutWarning
 from nres.runs import RunError, SettingsError
@@ -69,7 +69,7 @@ def explained(command: Callable) -> Callable:
                 if isinstance(error, RuntimeError | ValueError) and (words := _of_jax(error)):
                     tell(words)
                     end(1, error)
-                if not several() or isinstance(error, typer.Exit):
+                if not is_multihost() or isinstance(error, typer.Exit):
                     raise
                 traceback.print_exc()
                 end(1, error)
@@ -91,7 +91,7 @@ def _of_jax(error: Exception) -> str | None:
 
 def end(code: int, error: Exception | None = None) -> NoReturn:
     """End the command before its time."""
-    if several():
+    if is_multihost():
         # The usual way would be to wait for the others, who wait for this one.
         sys.stdout.flush()
         os._exit(code)

@@ -14,7 +14,7 @@ from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.outcome import losses
 from nres.cli.train import Best, Seed, TrustCode
-from nres.evaluate import evaluate as evaluate_system
+from nres.evaluation import evaluate as evaluate_system
 from nres.experiments.presets import SYSTEMS
 from nres.figures import run_figure
 from nres.runs import METHODS, OPTIMIZERS, Run, RunError

@@ -11,12 +11,12 @@ import jax
 import typer
 from rich.console import Console
 
-from nres import hosts
+from nres import multihost
 from nres.checkpoint import Checkpoints
 from nres.checks import LARGEST
 from nres.cli.console import say
 from nres.cli.errors import end, explained
-from nres.cli.hosts import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
+from nres.cli.multihost import ConnectTimeout, Coordinator, NumProcesses, ProcessId, connect
 from nres.cli.outcome import diverged, tell_outcome
 from nres.display import Display
 from nres.figures import run_figure
@@ -152,15 +152,15 @@ def train(
     if start is not None:
         problem = dataclasses.replace(problem, theta=_start(start, problem.theta))
     # The first process has the folder, and creates it.
-    chosen = str(out or new_path(system, settings.method)) if hosts.first() else None
-    path = hosts.from_first(chosen)
+    chosen = str(out or new_path(system, settings.method)) if multihost.is_primary() else None
+    path = multihost.from_primary(chosen)
     run = Run.create(path, settings, problem)
     carry_out(run, problem, tensorboard=tensorboard, quiet=quiet)
 
 
 def _start(path: Path, like: Theta) -> Theta:
     """The parameters of another run's newest checkpoint, or of a file."""
-    if not hosts.from_first(path.is_dir()):
+    if not multihost.from_primary(path.is_dir()):
         return shared_theta(path.resolve(), like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
         updates = checkpoints.updates()
@@ -224,7 +224,7 @@ def resume(
 
 def _count(devices: str | None) -> int | None:
     """A number of devices, or all there are; several hosts always share all of theirs."""
-    if devices == "all" or (devices is None and hosts.several()):
+    if devices == "all" or (devices is None and multihost.is_multihost()):
         return jax.device_count()
     if devices is None:
         return None
@@ -238,7 +238,7 @@ def carry_out(
 ) -> None:
     """Execute a run with a display, draw its figure, and say how it ended."""
     console = Console()
-    quiet = quiet or not hosts.first()
+    quiet = quiet or not multihost.is_primary()
     silent = quiet or not console.is_terminal
     settings = run.settings
     title = f"{settings.method} on {settings.system.rpartition('/')[2]}"
@@ -252,13 +252,13 @@ def carry_out(
         say(f"Interrupted. Go on from the newest checkpoint with: nres resume {run.path}", console)
         end(130)
     run = outcome.run
-    if hosts.first():
+    if multihost.is_primary():
         run_figure([run], run.path / "figure.png")
     if not quiet:
         tell_outcome(console, outcome)
     if outcome.diverged:
         raise RunError(diverged(outcome))
-    if outcome.unfinished and (outcome.signal is not None or hosts.several()):
+    if outcome.unfinished and (outcome.signal is not None or multihost.is_multihost()):
         # If it was none of this process, another one of the run got it.
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
 

@@ -9,7 +9,7 @@ from nres.experiments.lorenz import draw_surface
 from nres.figures import COLOURS, line_style
 from nres.files import save_figure
 from nres.systems import Lorenz
-from nres.train import TrainResult
+from nres.training import TrainResult
 
 
 def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) -> None:

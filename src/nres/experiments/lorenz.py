@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from nres.estimators import GPES
-from nres.evaluate import evaluate
+from nres.evaluation import evaluate
 from nres.experiments.claims import Check
 from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
 from nres.figures import COLOURS
@@ -23,7 +23,7 @@ from nres.files import save_drawing, write_lines
 from nres.runs.folder import device, versions
 from nres.runs.metrics import read_lines
 from nres.systems import Lorenz
-from nres.train import train
+from nres.training import train
 
 
 def loss_surface(

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import PoolError, Window
-from nres.pools.host import PolicyPool, flat_lanes, seed_of
+from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
 from nres.system import Theta
 
 INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from nres import hosts
+from nres import multihost
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
 from nres.estimators.base import blank_state
@@ -20,7 +20,7 @@ from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
 from nres.runs.settings import EVALUATIONS, Problem, Settings
 from nres.system import Theta
-from nres.train import Progress, Reporter, TrainResult, TrainState, train
+from nres.training import Progress, Reporter, TrainResult, TrainState, train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def execute(
         run.locked(),
         Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
     ):
-        hosts.check_same(settings.to_json() | {"updates": last})
+        multihost.check_same(settings.to_json() | {"updates": last})
         theta, state = problem.theta, None
         facts: dict[str, Any] = {}
         saved = checkpoints.updates()
@@ -111,7 +111,7 @@ def execute(
             run = run.changed(**settings.to_json() | {"updates": planned})
         metrics: MetricsWriter | None = None
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
-        if hosts.first():
+        if multihost.is_primary():
             # Before the first update there may be an evaluation already, which is repeated.
             rewind_metrics(run.metrics_file, made or -1, facts.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
@@ -125,7 +125,7 @@ def execute(
 
             def report(progress: Progress) -> bool:
                 if clock.evaluation_is_due(progress.state.seconds):
-                    measured = measure(hosts.own(progress.theta))
+                    measured = measure(multihost.to_local(progress.theta))
                     evals = {name: float(value) for name, value in measured.items()}
                     progress = dataclasses.replace(progress, evals=evals)
                 keeper.add(progress)
@@ -220,10 +220,10 @@ def _closing(pool: Pool) -> Iterator[None]:
 def _together(run: Run) -> Iterator[None]:
     """Say what to do if another process of the run does not answer any more."""
     try:
-        with hosts.together():
+        with multihost.watching_peers():
             yield
-    except hosts.HostError as error:
-        raise hosts.HostError(
+    except multihost.HostError as error:
+        raise multihost.HostError(
             f"{error}. Start all of them again, with `nres resume {run.path}`: they go on from the "
             "newest checkpoint."
         ) from error

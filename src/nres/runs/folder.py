@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nres
-from nres import hosts
+from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import blank_state
 from nres.files import create_json, read_plain, write_json
@@ -74,9 +74,9 @@ class Run:
         path = Path(path)
         remember(settings.system, settings.options)
         trace = fingerprint(settings, problem)
-        hosts.check_same(settings.to_json() | {"the code of the system": trace})
-        if not hosts.first():
-            return cls(path, hosts.from_first(None))
+        multihost.check_same(settings.to_json() | {"the code of the system": trace})
+        if not multihost.is_primary():
+            return cls(path, multihost.from_primary(None))
         taken = RunError(
             f"{path} holds a run already: choose another folder, or go on with that one: "
             f"nres resume {path}"
@@ -105,7 +105,7 @@ class Run:
             raise taken from None
         except OSError as error:
             raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
-        return cls(path, hosts.from_first(config))
+        return cls(path, multihost.from_primary(config))
 
     @classmethod
     def open(cls, path: str | Path, *, trust_code: bool = False) -> "Run":
@@ -118,8 +118,8 @@ class Run:
             never named it yourself (see `nres.runs.trust`).
         """
         path = Path(path)
-        if not hosts.first():
-            return cls(path, hosts.from_first(None), trust_code)
+        if not multihost.is_primary():
+            return cls(path, multihost.from_primary(None), trust_code)
         file = path / "config.json"
         if not file.exists() and not file.is_symlink():
             raise RunError(f"{path} holds no run: there is no {file}.")
@@ -134,7 +134,7 @@ class Run:
             raise RunError(f"{file} is not the config of a run: {error!r}.") from error
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror}.") from error
-        return cls(path, hosts.from_first(config), trust_code)
+        return cls(path, multihost.from_primary(config), trust_code)
 
     @property
     def settings(self) -> Settings:
@@ -247,14 +247,14 @@ class Run:
         return self._with_config({**self.config, "settings": self.config["settings"] | settings})
 
     def _with_config(self, config: dict[str, Any]) -> "Run":
-        if hosts.first():
+        if multihost.is_primary():
             write_json(self.path / "config.json", config)
         return dataclasses.replace(self, config=config)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """While this is held, nobody else may work on the run."""
-        if not hosts.first():
+        if not multihost.is_primary():
             yield
             return
         import filelock  # for those who write
@@ -309,9 +309,9 @@ def new_path(system: str, what: str) -> Path:
 
 def shared_theta(path: Path, like: Theta) -> Theta:
     """Read parameters from a file of a run folder, which only the first process needs to have."""
-    theta = load_theta(path, like, follow=False) if hosts.first() else like
+    theta = load_theta(path, like, follow=False) if multihost.is_primary() else like
     leaves, structure = jax.tree.flatten(theta)
-    told = hosts.arrays_from_first([np.asarray(leaf) for leaf in leaves])
+    told = multihost.arrays_from_primary([np.asarray(leaf) for leaf in leaves])
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in told])
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nres import hosts
+from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator
 from nres.estimators.es import EvolutionStrategy
@@ -18,7 +18,7 @@ from nres.estimators.remote import portable
 from nres.pools.ray import RayPool
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
-from nres.train import Progress, TrainResult, TrainState
+from nres.training import Progress, TrainResult, TrainState
 from nres.weights import Archive, WeightsError, save_theta
 
 
@@ -66,7 +66,7 @@ class Keeper:
             due = due or update // every > self.saved_update // every
         kept = settings.keep_every is not None and update % settings.keep_every == 0
         due = (due and not self._is_lost(progress)) or kept or self.saved_update < 0
-        if hosts.agree(int(due), False)[0]:  # as the clock of the first says
+        if multihost.agree_on(int(due), False)[0]:  # as the clock of the first says
             self.save(progress.theta, progress.state)
 
     def finish(self, result: TrainResult) -> bool:
@@ -145,7 +145,7 @@ class Keeper:
         self.best = value
         update = np.int64(progress.state.update)
         with self._explaining():
-            theta = hosts.own(progress.theta)
+            theta = multihost.to_local(progress.theta)
             save_theta(self.run.path / BEST, theta, update=update, value=np.float64(value))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from nres import hosts
+from nres import multihost
 from nres.experiments.presets import SYSTEMS
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
@@ -26,7 +26,7 @@ def check_places(settings: "Settings") -> None:
         raise SettingsError("--actors and --allow-stale need --ray local, auto or HOST:PORT.")
     if settings.actors is not None and settings.actors < 1:
         raise SettingsError(f"actors must be at least 1, got {settings.actors}.")
-    if settings.ray is not None and (settings.devices is not None or hosts.several()):
+    if settings.ray is not None and (settings.devices is not None or multihost.is_multihost()):
         raise SettingsError(
             "workers are shared among --devices (of several hosts, too) or among the actors of "
             "--ray, not among both."
@@ -67,7 +67,7 @@ def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
             f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
             f"take from 1 to {len(there)}, or all."
         )
-    if hosts.several() and count != len(there):
+    if multihost.is_multihost() and count != len(there):
         raise SettingsError(
             f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
         )

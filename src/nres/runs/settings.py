@@ -11,7 +11,7 @@ import optax
 
 from nres.checks import positive_number, whole_number
 from nres.estimators import Estimator
-from nres.evaluate import evaluate
+from nres.evaluation import evaluate
 from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
 from nres.runs.methods import METHODS, OPTIMIZERS, MethodInfo

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from nres.checks import check_memory, whole_number
-from nres.evaluate import evaluate
+from nres.evaluation import evaluate
 from nres.system import System
 
 _START = (1.2, 1.3, 1.6)

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from nres.estimators.base import as_key
 from nres.estimators.values import Steps
-from nres.evaluate import evaluate
+from nres.evaluation import evaluate
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool, as_pool
 from nres.system import as_theta, parameter_count

@@ -11,7 +11,6 @@ from jaxtyping import PyTree
 from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import PoolError, Window
-from nres.pools.host import PolicyPool, flat_lanes, seed_of
 from nres.pools.mujoco.ant import Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah
 from nres.pools.mujoco.hopper import Hopper
@@ -19,6 +18,7 @@ from nres.pools.mujoco.humanoid import Humanoid
 from nres.pools.mujoco.swimmer import Swimmer
 from nres.pools.mujoco.task import Task, require_mujoco
 from nres.pools.mujoco.walker2d import Walker2d
+from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
 
 TASKS: dict[str, Callable[[int], Task]] = {
     "swimmer": Swimmer,

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from nres.errors import first_line
-from nres.hosts import split_address
+from nres.multihost import split_address
 from nres.pools.base import PoolError
 
 INSTALL = "RayPool needs Ray: pip install 'nres[ray]'."

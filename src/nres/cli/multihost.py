@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from nres import hosts
+from nres import multihost
 from nres.cli.errors import tell
 from nres.errors import first_line
 from nres.runs import SettingsError
@@ -62,25 +62,27 @@ def connect(
             )
             wrong = num_processes not in (None, jax.process_count())
             with _without_greeting():
-                _, somewhere = hosts.agree(0, wrong)  # now they are connected
+                _, somewhere = multihost.agree_on(0, wrong)  # now they are connected
             if wrong:
-                raise hosts.HostError(
+                raise multihost.HostError(
                     f"process {process_id} was started with --num-processes {num_processes}, and "
                     f"process 0 with {jax.process_count()}: all must say the same."
                 )
             if somewhere:
-                raise hosts.HostError("another process was started with another --num-processes.")
-        except hosts.HostError:
+                raise multihost.HostError(
+                    "another process was started with another --num-processes."
+                )
+        except multihost.HostError:
             raise
         except (RuntimeError, ValueError) as error:
             reason = first_line(error)
             if not arguments:
                 reason += " JAX knows SLURM, Open MPI, Kubernetes and TPUs; else give HOST:PORT."
-            raise hosts.HostError(f"this process cannot join the others: {reason}") from error
+            raise multihost.HostError(f"this process cannot join the others: {reason}") from error
 
 
 def _checked(coordinator: str, num_processes: int | None, process_id: int | None) -> dict[str, Any]:
-    if hosts.split_address(coordinator) is None:
+    if multihost.split_address(coordinator) is None:
         raise SettingsError(
             f"--coordinator takes HOST:PORT, such as 10.0.0.1:9876, or auto; got {coordinator!r}."
         )
@@ -96,7 +98,7 @@ def _checked(coordinator: str, num_processes: int | None, process_id: int | None
         "num_processes": num_processes,
         "process_id": process_id,
     }
-    host = hosts.split_address(coordinator)[0]  # type: ignore[index]
+    host = multihost.split_address(coordinator)[0]  # type: ignore[index]
     if host in ("localhost", "127.0.0.1", "::1"):
         # JAX would listen to every network that this machine is in.
         arguments["coordinator_bind_address"] = coordinator
@@ -104,7 +106,7 @@ def _checked(coordinator: str, num_processes: int | None, process_id: int | None
 
 
 def _wait_for(address: str, timeout: int) -> None:
-    where = hosts.split_address(address)
+    where = multihost.split_address(address)
     assert where is not None
     end = time.monotonic() + timeout
     while True:
@@ -113,7 +115,7 @@ def _wait_for(address: str, timeout: int) -> None:
             return
         except OSError as error:
             if time.monotonic() > end or isinstance(error, socket.gaierror):
-                raise hosts.HostError(
+                raise multihost.HostError(
                     f"nobody answers at {address} ({error}). Is process 0 running there?"
                 ) from error
             time.sleep(0.2)

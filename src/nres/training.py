@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres import hosts
+from nres import multihost
 from nres.checks import whole_number
 from nres.estimators.base import Estimator, as_key, starting_points_compiled
 from nres.estimators.values import EstimatorState, Steps
@@ -226,7 +226,7 @@ def _train(
 
     def evaluate(theta: Theta) -> dict[str, float]:
         phase("evaluating")
-        evals = log.evaluate(eval_fn, hosts.own(_copy(theta)))
+        evals = log.evaluate(eval_fn, multihost.to_local(_copy(theta)))
         phase("updating")
         return evals
 
@@ -244,7 +244,7 @@ def _train(
             tell(Progress(carry[0], state, last, log.nothing(), first))
         while state.update < last and not log.diverged:
             # Every process has its own clock, and a signal reaches one of them.
-            size, stop = hosts.agree(size, stop or interrupted())
+            size, stop = multihost.agree_on(size, stop or interrupted())
             if stop:
                 break
             began = time.perf_counter()

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.evaluate import evaluate
+from nres.evaluation import evaluate
 from nres.policies import Policy
 from nres.system import Theta
 

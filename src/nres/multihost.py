@@ -34,43 +34,43 @@ def split_address(address: str) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if colon and host and port.isdecimal() else None
 
 
-def several() -> bool:
+def is_multihost() -> bool:
     """Whether this is one of several processes."""
     # Asked in this order, so that nothing is initialised for a single one.
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def first() -> bool:
+def is_primary() -> bool:
     """Whether this is the process that reads, writes and draws."""
-    return not several() or jax.process_index() == 0
+    return not is_multihost() or jax.process_index() == 0
 
 
-def agree(number: int, flag: bool) -> tuple[int, bool]:
+def agree_on(number: int, flag: bool) -> tuple[int, bool]:
     """The number of the first process, and whether the flag is set in any."""
-    if not several():
+    if not is_multihost():
         return number, flag
-    with together():
+    with watching_peers():
         everyone = multihost_utils.process_allgather(np.array([number, flag], np.int32))
     return int(everyone[0, 0]), bool(everyone[:, 1].any())
 
 
-def from_first(value: Any) -> Any:
+def from_primary(value: Any) -> Any:
     """What JSON can say, as the first process says it; what the others give is not looked at."""
-    if not several():
+    if not is_multihost():
         return value
-    text = json.dumps(value).encode() if first() else b""
-    length, _ = agree(len(text), False)
+    text = json.dumps(value).encode() if is_primary() else b""
+    length, _ = agree_on(len(text), False)
     letters = np.frombuffer(text.ljust(length)[:length], np.uint8)
-    with together():
+    with watching_peers():
         return json.loads(bytes(multihost_utils.broadcast_one_to_all(letters)))
 
 
-def arrays_from_first(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def arrays_from_primary(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Arrays as the first process has them; the others give arrays of the same shapes."""
-    if not several():
+    if not is_multihost():
         return arrays
     # As bytes: else numbers of double precision would become single on their way.
-    with together():
+    with watching_peers():
         told = multihost_utils.broadcast_one_to_all([_bytes(x) for x in arrays])
     return [np.asarray(b).view(x.dtype).reshape(x.shape) for b, x in zip(told, arrays, strict=True)]
 
@@ -78,21 +78,21 @@ def arrays_from_first(arrays: list[np.ndarray]) -> list[np.ndarray]:
 def gathered(array: Any) -> np.ndarray:
     """An array that may be spread over the processes, whole; all of them must ask for it."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        with together():
+        with watching_peers():
             return multihost_utils.process_allgather(array, tiled=True)
     return np.asarray(array)
 
 
-def own(tree: PyTree) -> PyTree:
+def to_local(tree: PyTree) -> PyTree:
     """Arrays that every process has, as arrays of this one alone, to compute with by itself."""
-    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree) if several() else tree
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree) if is_multihost() else tree
 
 
 def check_same(values: dict[str, Any]) -> None:
     """Refuse to go on unless all processes say the same, by JSON, as the first one."""
-    theirs = from_first(values)
+    theirs = from_primary(values)
     different = [name for name in values if values[name] != theirs[name]]
-    _, somewhere = agree(0, bool(different))
+    _, somewhere = agree_on(0, bool(different))
     if different:
         name = different[0]
         raise HostError(
@@ -104,12 +104,12 @@ def check_same(values: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def watching_peers() -> Iterator[None]:
     """Tell the loss of another process from all else that may go wrong in a computation."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if not several() or not _LOSS.search(str(error)):
+        if not is_multihost() or not _LOSS.search(str(error)):
             raise
         raise HostError(
             f"another process of the run has ended, or cannot be reached ({first_line(error)})"
