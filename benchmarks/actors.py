@@ -20,30 +20,23 @@ import ray
 
 import nres
 from nres.files import write_json
-from nres.noise import draw
-from nres.pools import MujocoPool, RayPool, Window
+from nres.placement import Local, Ray
+from nres.pools import MujocoPool, Pool, Window
 from run import machine, show
 
 PER_ACTOR = 40
 CHEETAH = functools.partial(MujocoPool, "halfcheetah", variance=0.03)
 
 
-class Nothing:
+class Nothing(Pool):
     """A simulator that takes no time: what remains is what Ray takes."""
 
     horizon = 1000
-    can_fork = True
 
     def advance(self, state, thetas, keys, start, window, length=None):
         lanes = jax.tree.leaves(thetas)[0].shape[:2]
         length = np.broadcast_to(length, lanes).astype(np.int32)
-        return Window({"x": np.zeros(lanes)}, np.ones(lanes), length, np.zeros(lanes, bool))
-
-    def fork(self, state, member):
-        return state
-
-    def check(self, theta):
-        pass
+        return Window({"x": np.zeros(lanes)}, np.ones(lanes), length)
 
 
 class Recorder:
@@ -51,26 +44,25 @@ class Recorder:
 
     def __init__(self, actor: Any, sizes: dict[str, list]):
         self.actor, self.sizes = actor, sizes
-        self.advance = self
+        self.run = self
 
-    def remote(self, theta: Any, task: Any) -> Any:
+    def remote(self, theta: Any, *request: Any) -> Any:
         self.sizes["theta"].append(theta)  # the same object for all actors
-        self.sizes["out"].append(len(pickle.dumps(task, protocol=5)))
-        reply = self.actor.advance.remote(theta, task)
+        self.sizes["out"].append(len(pickle.dumps(request, protocol=5)))
+        reply = self.actor.run.remote(theta, *request)
         self.sizes["in"].append(reply)
         return reply
 
 
-def bytes_sent(pool: RayPool, estimator: Any, theta: Any, state: Any) -> dict[str, int]:
+def bytes_sent(estimator: Any, theta: Any, state: Any) -> dict[str, int]:
     """Bytes of one update: of theta, and of all that goes to the actors and comes back."""
     sizes: dict[str, list] = {"theta": [], "out": [], "in": []}
-    actors = pool._actors
-    kept = [share.kept for share in state.carry.pool.shares]
-    pool._actors = [Recorder(actor, sizes) for actor in actors]
-    for share, actor in zip(kept, pool._actors, strict=True):
-        share.actor = actor
+    crew = estimator.placement.crew
+    actors, crew.actors = crew.actors, [Recorder(actor, sizes) for actor in crew.actors]
+    for shard, actor in zip(state.carry.shards, crew.actors, strict=True):
+        shard.ref.actor = actor
     estimator.estimate(theta, state)
-    pool._actors = actors
+    crew.actors = actors
     letters = set(sizes["theta"])
     return {
         "theta_bytes": sum(len(pickle.dumps(ray.get(x), protocol=5)) for x in letters),
@@ -80,8 +72,8 @@ def bytes_sent(pool: RayPool, estimator: Any, theta: Any, state: Any) -> dict[st
 
 
 def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], Any]:
-    """Seconds an update by phase (medians), and the state after it."""
-    pool = estimator.pool
+    """Seconds per update by phase (medians), and the state after it."""
+    placement = estimator.placement
     state = estimator.init(theta, jax.random.key(0))
     state = estimator.estimate(theta, state).state  # compiles
     rows = []
@@ -92,12 +84,12 @@ def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], 
         whole = time.perf_counter() - began
         state = estimate.state
         spent = {"whole": whole}
-        if isinstance(pool, RayPool):
+        if placement != Local():
             spent |= {
-                "send": pool.phases["send"],
-                "unroll": pool.phases["busy"],
-                "ray": pool.phases["wait"] - pool.phases["busy"],
-                "here": whole - pool.phases["send"] - pool.phases["wait"],
+                "send": placement.phases["send"],
+                "unroll": placement.phases["busy"],
+                "ray": placement.phases["wait"] - placement.phases["busy"],
+                "here": whole - placement.phases["send"] - placement.phases["wait"],
             }
         rows.append(spent)
     return {name: float(np.median([row[name] for row in rows])) for name in rows[0]}, state
@@ -112,16 +104,16 @@ def scaling(quick: bool) -> list[dict]:
         here = CHEETAH()
         theta = here.initial_theta(jax.random.key(0))
         alone, _ = phases(make(here), theta, updates)
-        pool = RayPool(functools.partial(CHEETAH, threads=1), actors=actors)
-        estimator = make(pool)
+        placement = Ray(actors=actors)
+        estimator = make(CHEETAH(threads=1), placement=placement)
         found, state = phases(estimator, theta, updates)
         rows.append(
             {"actors": actors, "workers": workers, "without_ray": alone["whole"]}
             | found
             | {"of_without_ray": alone["whole"] / found["whole"]}
-            | bytes_sent(pool, estimator, theta, state)
+            | bytes_sent(estimator, theta, state)
         )
-        pool.close()
+        placement.close()
     return rows
 
 
@@ -132,13 +124,20 @@ def overhead(quick: bool) -> list[dict]:
     sizes += [(2, n, 100) for n in (1_000, 10_000)]
     sizes += [(2, 100, d) for d in (10_000, 100_000)]
     for actors, workers, parameters in [(1, 100, 100)] if quick else sizes:
-        pool = RayPool(Nothing, actors=actors)
-        estimator = nres.NRES(pool, workers=workers, window=100, sigma=0.1, noise="regenerate")
+        placement = Ray(actors=actors)
+        estimator = nres.NRES(
+            Nothing(),
+            workers=workers,
+            window=100,
+            sigma=0.1,
+            store_noise=False,
+            placement=placement,
+        )
         theta = jnp.zeros(parameters)
         found, state = phases(estimator, theta, updates)
         row = {"actors": actors, "workers": workers, "parameters": parameters} | found
-        rows.append(row | bytes_sent(pool, estimator, theta, state))
-        pool.close()
+        rows.append(row | bytes_sent(estimator, theta, state))
+        placement.close()
     return rows
 
 
@@ -150,7 +149,7 @@ def drawing(quick: bool) -> dict:
 
     @jax.jit
     def total(number):
-        noise = draw(keys, jnp.full(workers, number), jnp.ones(workers), theta)
+        noise = nres.Gaussian().draw(keys, jnp.full(workers, number), jnp.ones(workers), theta)
         return jnp.tensordot(jnp.ones(workers), noise, axes=1).sum()
 
     total(0).block_until_ready()
@@ -167,7 +166,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a moment each, to see that it runs")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
-    nres.pools.ray.connect("local", cpus=4)
+    nres.placement.ray.connect("local", cpus=4)
     results: dict[str, Any] = {
         "machine": machine() | {"ray": ray.__version__},
         "scaling": scaling(arguments.quick),

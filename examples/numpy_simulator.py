@@ -12,7 +12,7 @@ import optax
 import nres
 
 
-class Pendulum:
+class Pendulum(nres.Pool):
     """Keep a pendulum upright with a weak motor: torque = tanh(theta @ features)."""
 
     horizon = 200
@@ -42,7 +42,7 @@ class Pendulum:
             angle += going * 0.05 * np.clip(speed, -8, 8)
             loss += going * (1 - np.cos(angle) + 0.01 * speed**2)
         steps = np.broadcast_to(length, loss.shape).astype(np.int32)
-        return nres.Window((angle, speed), loss, steps, np.zeros(loss.shape, bool))
+        return nres.Window((angle, speed), loss, steps)
 
     def fork(self, state, member):
         """Let both members go on from the state of one of them."""

@@ -7,7 +7,7 @@ import nres
 from helpers import Twin
 
 
-class NumpyPool:
+class NumpyPool(nres.Pool):
     """Its state is a value: two arrays, copied before they are changed."""
 
     can_fork = True
@@ -15,9 +15,6 @@ class NumpyPool:
     def __init__(self, system):
         self.horizon = system.horizon
         self.twin = Twin(system)
-
-    def check(self, theta):
-        pass
 
     def advance(self, state, thetas, keys, start, window, length=None):
         for given in (*jax.tree.leaves(thetas), keys, start, length):
@@ -41,7 +38,7 @@ class NumpyPool:
                 total += cost
                 steps[m, w] += 1
             loss[m, w] = total
-        return nres.Window((states, ended), loss, steps, ended)
+        return nres.Window((states, ended), loss, steps)
 
     def fork(self, state, member):
         return tuple(np.broadcast_to(part[member], part.shape) for part in state)

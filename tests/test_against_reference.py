@@ -7,7 +7,6 @@ import pytest
 
 import nres
 from helpers import THETA, Faller, Twin, Wave
-from nres.noise import draw
 from numpy_pool import NumpyPool
 from reference import Worker, run
 
@@ -41,7 +40,7 @@ def make(method, system, window, period, sigma):
     return getattr(nres, method)(system, **arguments)
 
 
-compiled_draw = jax.jit(draw)
+compiled_draw = jax.jit(nres.Gaussian().draw)
 
 
 def reference_workers(system, window, period, restarts):
@@ -98,9 +97,9 @@ def compare(method, horizon, window, period, where, kind, rtol):
         lambda u: float(sigma(jnp.asarray(u))),
     )
 
-    state = estimator.init(theta, jax.random.key(SEED))
+    state, unlocking = estimator.unlock(theta, jax.random.key(SEED))
     np.testing.assert_array_equal(state.workers.start, np.array(offsets) * window)
-    assert state.unlock_steps.total == unlock
+    assert unlocking.total == unlock
     for gradient, loss, steps in expected:
         estimate = estimator.estimate(theta, state)
         scale = max(1.0, np.abs(gradient).max())

@@ -3,26 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import nres
-from helpers import THETA, Spiral, Wave, spiral_theta
+from helpers import THETA, Spiral, Wave, as_users_run, spiral_theta
+from table import ESTIMATORS, LAWS, PLACEMENTS, POOLS, STRATEGIES
 
-# The one place to add an estimator to: how to make it for a system of horizon 10 or 12.
-STRATEGIES = {
-    "FullES": lambda system, **kw: nres.FullES(system, workers=3, sigma=0.1, **kw),
-    "NRES": lambda system, **kw: nres.NRES(system, workers=3, window=4, sigma=0.1, **kw),
-    "PES": lambda system, **kw: nres.PES(system, workers=3, window=5, sigma=0.1, **kw),
-    "GPES": lambda system, **kw: nres.GPES(system, workers=3, window=2, period=4, sigma=0.1, **kw),
-    "TES": lambda system, **kw: nres.TES(system, workers=3, window=5, sigma=0.1, **kw),
-}
-DIFFERENTIATING = {
-    "BPTT": lambda system, **kw: nres.BPTT(system, workers=3, **kw),
-    "TBPTT": lambda system, **kw: nres.TBPTT(system, workers=3, window=4, **kw),
-    "DODGE": lambda system, **kw: nres.DODGE(system, workers=3, window=4, **kw),
-    "UORO": lambda system, **kw: nres.UORO(system, workers=3, window=4, **kw),
-}
-ESTIMATORS = STRATEGIES | DIFFERENTIATING
 KEY = jax.random.key(2)
 
 every_estimator = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
@@ -72,8 +59,8 @@ def test_contract(make):
     assert type(estimate.steps.total) is int
     assert type(estimate.steps.sequential) is int
     assert estimate.steps.sequential <= estimator.window
-    assert estimate.info.window_start.shape == (3,)
-    assert estimate.info.contribution_norm.shape == (3,)
+    assert estimate.info.window_start.shape == (4,)
+    assert estimate.info.contribution_norm.shape == (4,)
     assert int(estimate.state.update) == 1
 
     other, other_key = jax.tree.map(lambda x: x + 1, theta), jax.random.key(3)
@@ -83,6 +70,113 @@ def test_contract(make):
     again.estimate(other, again.init(other, other_key))
     again.estimate(other, estimate.state)
     assert not compilations
+
+
+def estimates(estimator, theta, count=4):
+    """The numbers of some estimates, and the steps they took."""
+    state, unlocking = estimator.unlock(theta, KEY)
+    found, steps = [], [unlocking]
+    for i in range(count):
+        estimate = estimator.estimate(jax.tree.map(lambda x, i=i: x + 0.01 * i, theta), state)
+        found.append(jax.device_get((estimate.grad, estimate.loss, estimate.info)))
+        steps.append(estimate.steps)
+        state = estimate.state
+    return found, steps
+
+
+def assert_same(one, other):
+    assert one[1] == other[1]
+    for a, b in zip(jax.tree.leaves(one[0]), jax.tree.leaves(other[0]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@every_estimator
+def test_placements_give_the_same(make):
+    theta, alone = spiral_theta(), None
+    for name, place in PLACEMENTS.items():
+        if "hosts" in name and make is not ESTIMATORS["NRES"]:
+            continue
+        alone = alone or estimates(make(Spiral()), theta)
+        assert_same(alone, estimates(make(Spiral(), placement=place()), theta))
+
+
+@pytest.mark.parametrize("kind", POOLS)
+@every_estimator
+def test_pools_give_the_same_as_a_system(make, kind):
+    pool, system, theta = POOLS[kind]()
+    if not pool.traceable and make not in STRATEGIES.values():
+        with pytest.raises(TypeError, match="NumpyPool is a black box"):
+            make(pool)
+        return
+    assert_same(estimates(make(system), theta), estimates(make(pool), theta))
+
+
+SLOPE = jnp.array([1.0, -2.0])
+
+
+class Slope(nres.System):
+    """Its gradient is the same for every law of noise, and everywhere."""
+
+    horizon: int = 12
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, theta @ SLOPE
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+@every_strategy
+def test_laws_of_noise(make, law):
+    theta = jnp.array([0.5, 0.5])
+    estimator = make(Slope(), noise=law).with_workers(512)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert jnp.linalg.norm(estimate.grad - SLOPE) < 4 * jnp.sqrt(estimate.info.variance)
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_laws_of_noise_on_devices_and_measured(law):
+    theta = jnp.array([0.5, 0.5])
+    devices = PLACEMENTS["two devices"]()
+    alone, placed = (
+        ESTIMATORS["PES"](Slope(), noise=law, **options) for options in ({}, {"placement": devices})
+    )
+    assert_same(estimates(alone, theta, 2), estimates(placed, theta, 2))
+    measured = nres.variance.measure(alone, theta, KEY, samples=512)
+    assert np.abs(measured.z_scores(SLOPE)).max() < 4
+
+
+def test_other_numbers_do_not_compile():
+    """Another sigma, period, schedule or rate; and an equal optimizer that is built again."""
+    theta = THETA[Wave]
+
+    def train(make, optimizer):
+        return nres.train(make, optimizer, theta, updates=3, key=KEY).theta
+
+    def everything(sigma, period, rate):
+        schedule = lambda update: sigma / (1.0 + update.astype(float))  # noqa: E731
+        gpes = nres.GPES(Wave(), workers=3, window=2, period=period, sigma=sigma)
+        state = gpes.init(theta, KEY)
+        return [
+            train(nres.NRES(Wave(), workers=3, window=5, sigma=sigma), optax.adam(rate)),
+            train(nres.NRES(Wave(), workers=3, window=5, sigma=schedule), optax.sgd(rate)),
+            train(
+                nres.NRES(Wave(), workers=3, window=5, sigma=sigma),
+                optax.chain(optax.clip(rate), optax.adamw(nres.Piecewise(rate, ((2, rate / 2),)))),
+            ),
+            gpes.estimate(theta, state).grad,
+        ]
+
+    with as_users_run():
+        first = everything(0.1, 4, 0.01)
+        compilations.clear()
+        again = everything(0.1, 4, 0.01)
+        other = everything(0.2, 6, 0.02)
+    assert not compilations
+    for one, same, different in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(one, same)
+        assert not np.allclose(one, different)
 
 
 @every_strategy
@@ -193,10 +287,10 @@ def test_steps_are_counted():
         (nres.BPTT(Wave(), workers=3), (10 * 3, 10)),
         (nres.UORO(Wave(), workers=3, window=5), (5 * 3, 5)),
     ]:
-        state = estimator.init(theta, KEY)
+        state, unlocking = estimator.unlock(theta, KEY)
         members = expected[0] // expected[1] // 3
         starts = np.asarray(state.workers.start)
-        assert state.unlock_steps == (members * starts.sum(), starts.max())
+        assert unlocking == (members * starts.sum(), starts.max())
         assert estimator.estimate(theta, state).steps == expected
 
 

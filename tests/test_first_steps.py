@@ -22,7 +22,7 @@ from nres import runs
 from nres.experiments.presets import SYSTEMS
 from nres.runs.fingerprint import _described, fingerprint, is_same
 from nres.runs.settings import evaluation_steps
-from nres.updates import Dispatch
+from nres.updates import Chunks, CompiledUpdates, lift_update
 from numpy_pool import NumpyPool
 
 ROOT = Path(__file__).parent.parent
@@ -152,7 +152,7 @@ class Broken(NumpyPool):
 
     def advance(self, *arguments):
         window = super().advance(*arguments)
-        return nres.Window(window.state, window.loss * np.nan, window.steps, window.ended)
+        return nres.Window(window.state, window.loss * np.nan, window.steps)
 
 
 @pytest.mark.parametrize(("pool", "theta"), [(Cliff, jnp.zeros(1)), (Broken, THETA[Wave])])
@@ -426,16 +426,19 @@ def test_unlocking_compiles_no_program_of_its_own():
 @pytest.mark.parametrize(("sizes", "offset"), [({1}, 4), ({32}, 4), ({1, 3}, 4), (set(), 4)])
 def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
-    dispatch = Dispatch(estimator, optax.sgd(0.1))
+    chunks = Chunks(estimator, None, 1)
+    updates = CompiledUpdates(estimator, lift_update(optax.sgd(0.1), THETA[Wave]), chunks)
     used = []
 
-    def call(bundles, bundle, carry, unlocking):
+    def call(bundles, bundle, position, unlocking):
         used.append((bundles, bundle))
-        return carry, None, np.zeros((bundles * bundle, 7), np.int32)
+        count = bundles * bundle
+        return position, np.zeros((count, 2)), np.zeros((count, 5), np.int32)
 
-    monkeypatch.setattr(Dispatch, "__call__", lambda self, *arguments: call(*arguments))
+    monkeypatch.setattr(CompiledUpdates, "_call", lambda self, *arguments: call(*arguments))
+    monkeypatch.setattr(Chunks, "bundles", lambda self, update: sizes)
     state = estimator.init(THETA[Wave], KEY)
-    dispatch.unlock(np.array([1, offset, 0, 2]), sizes, (THETA[Wave], (), state))
+    updates._unlock(np.array([1, offset, 0, 2]), (THETA[Wave], (), state))
     fitting = [size for size in sizes if size <= offset]
     bundle = max(fitting or sizes or {1})
     assert {size for _, size in used} == {bundle}
@@ -445,10 +448,10 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
 def test_unlocking_in_training_is_that_of_init():
     for window in (3, 5):  # one of which does not divide the horizon
         estimator = nres.NRES(Wave(), workers=6, window=window, sigma=0.1)
-        begun = estimator.init(THETA[Wave], KEY)
+        begun, unlocking = estimator.unlock(THETA[Wave], KEY)
         result = nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=0, key=KEY)
         state = result.state.estimator
-        assert state.unlock_steps == begun.unlock_steps == result.state.steps
+        assert unlocking == result.history.unlock_steps == result.state.steps
         np.testing.assert_array_equal(state.workers.start, begun.workers.start)
         assert int(state.update) == 0
         for one, other in zip(*map(jax.tree.leaves, (state.carry, begun.carry)), strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import z_scores
-from nres.noise import draw, draw_signs, threefry
+from nres.noise import Gaussian, draw_signs, threefry
 
 KEYS = jax.random.split(jax.random.key(0), 400)
 
@@ -23,7 +23,7 @@ def test_the_hash_is_that_of_jax():
 def test_noise_is_standard_normal(dtype, x64):
     theta = {"a": jnp.zeros((3, 5), dtype), "b": jnp.zeros((), dtype), "c": jnp.zeros(7, dtype)}
     sigma = jnp.linspace(0.5, 2.0, 400)
-    rows = draw(KEYS, jnp.arange(400), sigma, theta)
+    rows = Gaussian().draw(KEYS, jnp.arange(400), sigma, theta)
     assert {leaf.dtype for leaf in jax.tree.leaves(rows)} == {jnp.dtype(dtype)}
     flat = np.concatenate([np.reshape(x, (400, -1)).astype(float) for x in rows.values()], axis=1)
     flat = flat / np.asarray(sigma)[:, None]
@@ -39,16 +39,18 @@ def test_noise_is_standard_normal(dtype, x64):
 def test_noise_depends_on_key_and_number_alone():
     theta, sigma = jnp.zeros(6), jnp.ones(400)
     number = jnp.arange(400) % 3
-    rows = draw(KEYS, number, sigma, theta)
-    np.testing.assert_array_equal(rows[7:9], draw(KEYS[7:9], number[7:9], sigma[7:9], theta))
+    rows = Gaussian().draw(KEYS, number, sigma, theta)
+    np.testing.assert_array_equal(
+        rows[7:9], Gaussian().draw(KEYS[7:9], number[7:9], sigma[7:9], theta)
+    )
     assert len(np.unique(np.asarray(rows), axis=0)) == len(rows)
-    later = draw(KEYS, number + 1, sigma, theta)
+    later = Gaussian().draw(KEYS, number + 1, sigma, theta)
     assert np.abs(z_scores(np.asarray(rows) * np.asarray(later), 0)).max() < 4
 
 
 def test_keys_of_another_generator():
     keys = jax.random.split(jax.random.key(0, impl="rbg"), 50)
-    rows = np.asarray(draw(keys, jnp.zeros(50, jnp.int32), jnp.ones(50), jnp.zeros(40)))
+    rows = np.asarray(Gaussian().draw(keys, jnp.zeros(50, jnp.int32), jnp.ones(50), jnp.zeros(40)))
     assert abs(z_scores(rows.ravel() ** 2, 1)) < 4
     assert len(np.unique(rows, axis=0)) == len(rows)
 

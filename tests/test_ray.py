@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +23,10 @@ import nres
 from helpers import Spiral, as_users_run, spiral_theta
 from nres import runs
 from nres.cli import app
-from nres.estimators.remote import portable
-from nres.pools import MujocoPool, PoolError, RayPool
+from nres.estimators.base import gathered
+from nres.placement import Ray
+from nres.pools import MujocoPool, PoolError
+from table import ESTIMATORS, LAWS
 
 # Ray starts processes by a fork that does nothing but that.
 pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
@@ -35,14 +38,14 @@ import actors  # noqa: E402
 KEY = jax.random.key(2)
 swimmer = functools.partial(MujocoPool, "swimmer", horizon=24, threads=1)
 THETA = jnp.linspace(-0.5, 0.5, 16).reshape(2, 8)
-ESTIMATORS = {
-    "NRES": lambda pool: nres.NRES(pool, workers=5, window=8, sigma=0.3),
-    "PES": lambda pool: nres.PES(pool, workers=5, window=8, sigma=0.3),
-    "GPES": lambda pool: nres.GPES(
-        pool, workers=5, window=4, period=8, sigma=0.3, noise="regenerate"
+STRATEGIES = {
+    "NRES": functools.partial(nres.NRES, workers=5, window=8, sigma=0.3),
+    "PES": functools.partial(nres.PES, workers=5, window=8, sigma=0.3),
+    "GPES": functools.partial(
+        nres.GPES, workers=5, window=4, period=8, sigma=0.3, store_noise=False
     ),
-    "TES": lambda pool: nres.TES(pool, workers=5, window=8, sigma=0.3),
-    "FullES": lambda pool: nres.FullES(pool, workers=5, sigma=0.3),
+    "TES": functools.partial(nres.TES, workers=5, window=8, sigma=0.3),
+    "FullES": functools.partial(nres.FullES, workers=5, sigma=0.3),
 }
 
 
@@ -59,16 +62,17 @@ def cluster():
 
 @pytest.fixture
 def closing():
-    """Lets pools of a test give back their actors."""
+    """Lets placements of a test give back their actors."""
     with contextlib.ExitStack() as stack:
-        yield lambda pool: stack.enter_context(contextlib.closing(pool))
+        yield lambda placement: stack.enter_context(contextlib.closing(placement))
 
 
 @pytest.fixture(scope="module")
-def pool(cluster):
-    pool = RayPool(swimmer, actors=3, patience=60)
-    yield pool
-    pool.close()
+def swimmers(cluster):
+    """Makes estimators with workers in three actors, for all tests that want no more."""
+    placement, pool = Ray(actors=3, patience=60), swimmer()
+    yield lambda make: make(pool, placement=placement)
+    placement.close()
 
 
 def process_of(actor):
@@ -95,32 +99,60 @@ def assert_close(one, other):
             np.testing.assert_allclose(x, y, rtol=2e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_the_same_as_without_ray(name, pool):
-    alone = estimates(ESTIMATORS[name](swimmer()), THETA, 5, drift=0.01)
-    together = estimates(ESTIMATORS[name](pool), THETA, 5, drift=0.01)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_simulator_is_the_same_as_without_ray(name, swimmers):
+    alone, together = STRATEGIES[name](swimmer()), swimmers(STRATEGIES[name])
+    assert alone.unlock(THETA, KEY)[1] == together.unlock(THETA, KEY)[1]
+    alone, together = (estimates(e, THETA, 5, drift=0.01) for e in (alone, together))
     assert_close(alone, together)
     assert [e.steps for e in alone] == [e.steps for e in together]
-    assert alone[-1].state.unlock_steps == together[-1].state.unlock_steps
 
 
-def killing(pool, share, when):
-    """Kill the actor of a share before this estimate."""
+@pytest.fixture(scope="module")
+def spirals(cluster):
+    placement, system = Ray(actors=2), nres.JaxPool(Spiral())
+    yield lambda make, **options: make(system, placement=placement, **options)
+    placement.close()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_jax_system_is_the_same_as_without_ray(name, spirals):
+    """Those that differentiate it, too: an actor runs any estimator's window."""
+    make, theta = ESTIMATORS[name], spiral_theta()
+    alone, together = (estimates(e, theta, 4, drift=0.01) for e in (make(Spiral()), spirals(make)))
+    assert_close(alone, together)
+    assert [e.steps for e in alone] == [e.steps for e in together]
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if law != "Gaussian"])
+def test_any_law_of_noise(law, spirals):
+    make, theta = functools.partial(ESTIMATORS["PES"], noise=LAWS[law]), spiral_theta()
+    alone, together = (estimates(e, theta, 3) for e in (make(Spiral()), spirals(make)))
+    assert_close(alone, together)
+
+
+def killing(estimator, shard, when):
+    """Kill the actor of a shard before this estimate."""
 
     def before(i):
         if i == when:
-            os.kill(process_of(pool._actors[share]), 9)
+            os.kill(process_of(estimator.placement.crew.actors[shard]), 9)
 
     return before
 
 
-def test_a_lost_actor_is_replaced_and_its_workers_are_restarted(pool):
+def reported(estimate, name):
+    return int(estimate.report[Ray.reports.index(name)])
+
+
+def test_a_lost_actor_is_replaced_and_its_workers_are_restarted(swimmers):
     """At parameters that do not move, restarted workers are where they were."""
     for name in ("PES", "TES"):
-        alone = estimates(ESTIMATORS[name](swimmer()), THETA, 5)
-        together = estimates(ESTIMATORS[name](pool), THETA, 5, before=killing(pool, 1, 3))
+        alone = estimates(STRATEGIES[name](swimmer()), THETA, 5)
+        placed = swimmers(STRATEGIES[name])
+        together = estimates(placed, THETA, 5, before=killing(placed, 1, 3))
         assert_close(alone, together)
-        assert [int(e.info.restarted) for e in together] == [0, 0, 0, 2, 0]
+        assert [reported(e, "restarted") for e in together] == [0, 0, 0, 2, 0]
         # They were unrolled again, by all members, which is not free.
         starts = np.asarray(alone[3].info.window_start)[1:3]
         members = 3 if name == "TES" else 2
@@ -130,14 +162,10 @@ def test_a_lost_actor_is_replaced_and_its_workers_are_restarted(pool):
 
 def test_restarted_workers_weigh_the_noises_they_were_restarted_with(cluster, closing):
     """Under a schedule, an episode that begins anew has one sigma: that of its present noise."""
-    pool = closing(RayPool(swimmer, actors=1))
     make = functools.partial(nres.GPES, workers=6, window=4, period=8)
-    found = estimates(
-        make(pool, sigma=lambda u: jnp.where(u < 3, 0.5, 0.2)),
-        THETA,
-        4,
-        before=killing(pool, 0, 3),
-    )[3].info
+    schedule = lambda u: jnp.where(u < 3, 0.5, 0.2)  # noqa: E731
+    placed = make(swimmer(), sigma=schedule, placement=closing(Ray(actors=1)))
+    found = estimates(placed, THETA, 4, before=killing(placed, 0, 3))[3].info
     new = np.asarray(found.window_start) % 8 == 0
     assert {True, False} == set(new.tolist())
     for sigma, workers in ((0.2, new), (0.5, ~new)):
@@ -147,34 +175,30 @@ def test_restarted_workers_weigh_the_noises_they_were_restarted_with(cluster, cl
         )
 
 
-def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(pool):
+def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(swimmers):
     make = functools.partial(nres.PES, workers=5, window=8, sigma=0.3)
-    alone = estimates(make(swimmer()), THETA, 5)
-    state = estimates(make(pool), THETA, 3)[-1].state
-    os.kill(process_of(pool._actors[2]), 9)  # what is lost is made anew
-    saved = portable(make(pool), THETA, state)
+    alone, placed = estimates(make(swimmer()), THETA, 5), swimmers(make)
+    state = estimates(placed, THETA, 3)[-1].state
+    os.kill(process_of(placed.placement.crew.actors[2]), 9)  # what is lost is made anew
+    saved = gathered(placed, THETA, state)
     expected = jax.tree.leaves(alone[2].state.carry)
     for leaf, other in zip(jax.tree.leaves(saved.carry), expected, strict=True):
         assert leaf.shape == other.shape
         assert leaf.dtype == other.dtype
     found = []
     for _ in range(2):  # twice from the same state, as if it had been copied
-        estimate = make(pool).estimate(THETA, saved)
-        found.append([estimate, make(pool).estimate(THETA, estimate.state)])
+        estimate = placed.estimate(THETA, saved)
+        found.append([estimate, placed.estimate(THETA, estimate.state)])
     assert_close(alone[3:], found[0])
     assert_close(alone[3:], found[1])
 
 
-def test_a_jax_system(cluster, closing):
-    pool = closing(RayPool(Spiral, actors=2))
-    theta = spiral_theta()
-    make = functools.partial(nres.NRES, workers=4, window=4, sigma=0.1)
-    alone, together = (estimates(make(p), theta, 4, drift=0.01) for p in (Spiral(), pool))
-    assert_close(alone, together)
-    keys = pool.fetch(together[-1].state.carry.pool)[0].state["key"]
-    assert (keys == alone[-1].state.carry.pool.state["key"]).all()
-    one, other = (nres.evaluate(p, theta, KEY, episodes=3).losses for p in (Spiral(), pool))
-    np.testing.assert_allclose(one, other, rtol=1e-5)
+def test_keys_in_states_are_gathered(spirals):
+    make, theta = ESTIMATORS["NRES"], spiral_theta()
+    alone, placed = make(Spiral()), spirals(make)
+    (one,), (other,) = (estimates(e, theta, 1) for e in (alone, placed))
+    keys = gathered(placed, theta, other.state).carry.pool.state["key"]
+    assert (keys == one.state.carry.pool.state["key"]).all()
 
 
 def fading(update):
@@ -194,41 +218,43 @@ class Sluggish(MujocoPool):
 
 def test_stragglers_are_waited_for_unless_staleness_is_allowed(cluster, closing):
     sluggish = functools.partial(Sluggish, "swimmer", horizon=24, threads=1)
-    pool = closing(RayPool(sluggish, actors=2, allow_stale=True))
-    ray.get(pool._actors[1].__ray_call__.remote(lambda self: setattr(self.pools[1], "slow", True)))
+    placement = closing(Ray(make_pool=sluggish, actors=2, allow_stale=True))
     make = functools.partial(nres.PES, workers=4, window=8, sigma=fading)
-    estimator = make(pool)
+    estimator = make(swimmer(), placement=placement)
+    slow = placement.crew.actors[1]
+    ray.get(slow.__ray_call__.remote(lambda self: setattr(self.pools[1], "slow", True)))
     state, found = estimator.init(THETA, KEY), []
     began = time.perf_counter()
     for _ in range(3):
         found.append(estimator.estimate(THETA, state))
         state = found[-1].state
-    assert [int(e.info.late) for e in found] == [0, 2, 2]
+    assert [reported(e, "late") for e in found] == [0, 2, 2]
     assert [int(e.info.nonfinite) for e in found] == [0, 0, 0]
     assert time.perf_counter() - began < 2.5
     # What is late is not lost: it is the window that was asked for then, with its noise.
     time.sleep(1.2)
     last = estimator.estimate(THETA, state)
-    assert int(last.info.late) == 0
+    assert reported(last, "late") == 0
     alone = make(swimmer())
     second = estimates(alone, THETA, 2)[1]
     np.testing.assert_allclose(
         last.info.contribution_norm[2:], second.info.contribution_norm[2:], rtol=1e-4
     )
     assert last.state.workers.start[2:].tolist() == second.state.workers.start[2:].tolist()
-    states, score = pool.fetch(found[-1].state.carry.pool)  # before what is late
-    assert states["rows"].shape[:2] == (2, 4)
-    assert score.shape == (4, *THETA.shape)
+    carry = gathered(estimator, THETA, found[-1].state).carry  # before what is late
+    assert carry.pool["rows"].shape[:2] == (2, 4)
+    assert carry.noise.score.shape == (4, *THETA.shape)
 
 
-def test_a_node_is_lost_in_the_middle_of_a_run(cluster, pool, closing):
+def test_a_node_is_lost_in_the_middle_of_a_run(cluster, swimmers, closing):
     """Two of four actors are on it, and there is no room for others: two must do."""
     node = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
-    pool = closing(RayPool(swimmer, actors=4))
-    pool.patience = 2
-    before = list(pool._actors)
-    estimator = nres.NRES(pool, workers=8, window=8, sigma=0.3)
+    placement = closing(Ray(actors=4))
+    estimator = nres.NRES(swimmer(), workers=8, window=8, sigma=0.3, placement=placement)
+    crew = placement.crew
+    crew.patience = 2
+    before = list(crew.actors)
 
     def lose_node(progress):
         if progress.state.update == 3:
@@ -239,30 +265,27 @@ def test_a_node_is_lost_in_the_middle_of_a_run(cluster, pool, closing):
             estimator, optax.sgd(0.1), THETA, updates=8, key=KEY, callback=lose_node
         )
     assert result.state.update == 8
-    assert result.history.restarted.tolist() == [0, 0, 0, 4, 0, 0, 0, 0]
+    assert result.history.placement["restarted"].tolist() == [0, 0, 0, 4, 0, 0, 0, 0]
     assert result.history.nonfinite.sum() == 0
-    assert len(set(pool._actors)) == 2
-    assert set(pool._actors) < set(before)
+    assert len(set(crew.actors)) == 2
+    assert set(crew.actors) < set(before)
 
 
 def test_a_simulator_that_fails_is_told_from_a_machine_that_is_lost(cluster, closing, monkeypatch):
-    monkeypatch.setattr("nres.pools.ray.pool.ATTEMPTS", 1)
-    pool = closing(RayPool(functools.partial(Broken, "swimmer", horizon=24, threads=1), actors=1))
-    estimator = nres.NRES(pool, workers=2, window=8, sigma=0.3)
-    state = estimator.init(THETA, KEY)
-    ray.get(
-        pool._actors[0].__ray_call__.remote(lambda self: setattr(self.pools[0], "how", "raise"))
-    )
+    monkeypatch.setattr("nres.placement.ray.placement.ATTEMPTS", 1)
+    placement = closing(Ray(actors=1))
+    pool = Broken("swimmer", horizon=24, threads=1)
+    estimator = nres.NRES(pool, workers=2, window=8, sigma=0.3, placement=placement)
+    state, actor = estimator.init(THETA, KEY), placement.crew.actors[0]
+    ray.get(actor.__ray_call__.remote(lambda self: setattr(self.pools[0], "how", "raise")))
     with pytest.raises(PoolError, match=r"on an actor: ZeroDivisionError\('the wheel came off'"):
         estimator.estimate(THETA, state)
-    ray.get(pool._actors[0].__ray_call__.remote(lambda self: setattr(self.pools[0], "how", "die")))
+    ray.get(actor.__ray_call__.remote(lambda self: setattr(self.pools[0], "how", "die")))
     with pytest.raises(PoolError, match="1 actors in a row died of the same workers"):
         estimator.estimate(THETA, state)
-    with pytest.raises(PoolError, match="an actor was lost, and the states that it kept"):
-        pool.fetch(state.carry.pool)
 
 
-def test_from_the_command_line(cluster, pool, tmp_path):
+def test_from_the_command_line(cluster, swimmers, tmp_path):
     """Begun with two actors, continued with one and then without, it ends as one run here."""
     short = ["swimmer", "--set", "horizon=24", "--window", 8, "--workers", 5, "--lr", 0.01]
     short += ["--eval-every", 1]  # by default it depends on the number of updates
@@ -283,17 +306,17 @@ def test_from_the_command_line(cluster, pool, tmp_path):
 
 
 @pytest.mark.scripts
-def test_code_of_the_documentation(cluster, pool, closing):
+def test_code_of_the_documentation(cluster, swimmers, closing):
     text = (TESTS.parent / "docs" / "scaling.md").read_text()
-    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "RayPool" in c]
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Ray(" in c]
     names = {}
     exec(code, names)
-    closing(names["pool"])
+    closing(names["estimator"].placement)
     assert names["estimator"].horizon == 1000
 
 
 @pytest.mark.scripts
-def test_the_benchmark(cluster, pool):
+def test_the_benchmark(cluster, swimmers):
     (row,), drawn = actors.overhead(quick=True), actors.drawing(quick=True)
     assert 0 < row["send"] < row["whole"]
     # A few dozen bytes for each worker, and theta both ways.
@@ -320,38 +343,52 @@ def not_there():
     raise OSError("no simulator on this machine")
 
 
-def test_what_does_not_make_a_pool(cluster, pool):
-    with pytest.raises(TypeError, match="needs a function that makes a pool"):
-        RayPool(swimmer(), actors=1)
-    with pytest.raises(ValueError, match="actors must be at least 1, got 0"):
-        RayPool(swimmer, actors=0)
-    with pytest.raises(ValueError, match="99 actors with cpus=1 need 99 processors, and the Ray"):
-        RayPool(swimmer, actors=99)
+def test_what_does_not_work(cluster, swimmers, closing):
+    make = functools.partial(nres.NRES, workers=2, window=8, sigma=0.3)
+    with pytest.raises(TypeError, match="make_pool"):
+        Ray(make_pool=swimmer(), actors=1)
+    with pytest.raises(ValueError, match="actors"):
+        Ray(actors=0)
+    with pytest.raises(ValueError, match="actors: 99"):
+        make(swimmer(), placement=Ray(actors=99))
+    unportable = swimmer()
+    unportable.lock = threading.Lock()
+    with pytest.raises(TypeError, match=r"MujocoPool .*lock"):
+        make(unportable, placement=Ray(actors=1))
     lock = threading.Lock()
-    with pytest.raises(TypeError, match=r"cannot be sent to other machines: .*lock"):
-        RayPool(lambda: lock, actors=1)
-    with pytest.raises(PoolError, match=r"failed on an actor: OSError\('no simulator on this"):
-        RayPool(not_there, actors=1)
+    with pytest.raises(TypeError, match="lock"):
+        make(swimmer(), placement=Ray(make_pool=lambda: lock, actors=1))
+    with pytest.raises(PoolError, match=r"OSError\('no simulator on this"):
+        make(swimmer(), placement=Ray(make_pool=not_there, actors=1))
+    with pytest.raises(ValueError, match="horizon 24"):
+        make(swimmer(horizon=30), placement=Ray(make_pool=swimmer, actors=1))
     with pytest.raises(ValueError, match="theta does not fit"):
-        pool.check(jnp.zeros(3))
-    with pytest.raises(TypeError, match="RayPool is a black box"):
-        nres.BPTT(pool, workers=2)
-    with pytest.raises(PoolError, match="axes \\(members, workers\\) in front"):
-        pool.adopt({"x": np.zeros(3)})
+        swimmers(make).init(jnp.zeros(3), KEY)
+    with pytest.raises(ValueError, match="allow_stale"):
+        nres.FullES(swimmer(), workers=2, sigma=0.3, placement=Ray(actors=1, allow_stale=True))
+    with pytest.raises(ValueError, match=r"MujocoPool\('Swimmer'"):
+        make(swimmer(), placement=swimmers(make).placement)
+    placed = swimmers(make)
+    state = placed.init(THETA, KEY)
+    odd = nres.Carry(gathered(placed, THETA, state).carry.noise, {"x": np.zeros(3)})
+    with pytest.raises(PoolError, match=r"\(members, workers\)"):
+        placed.estimate(THETA, eqx.tree_at(lambda s: s.carry, state, odd))
 
 
-def test_all_actors_but_one_are_lost_and_there_is_room_for_none(pool, monkeypatch):
+def test_all_actors_but_one_are_lost_and_there_is_room_for_none(swimmers, monkeypatch):
     """None of the dead is asked to take the place of another."""
-    monkeypatch.setattr("nres.pools.ray.pool.ATTEMPTS", 2)
-    pool._crowded_until = float("inf")
+    monkeypatch.setattr("nres.placement.ray.placement.ATTEMPTS", 2)
+    placed = swimmers(STRATEGIES["NRES"])
+    crew = placed.placement.crew
+    crew.crowded_until = float("inf")
 
     def kill(i):
         if i == 2:
-            for actor in pool._actors[:2]:
+            for actor in crew.actors[:2]:
                 os.kill(process_of(actor), 9)
 
-    alone = estimates(ESTIMATORS["NRES"](swimmer()), THETA, 4)
-    together = estimates(ESTIMATORS["NRES"](pool), THETA, 4, before=kill)
+    alone = estimates(STRATEGIES["NRES"](swimmer()), THETA, 4)
+    together = estimates(placed, THETA, 4, before=kill)
     assert_close(alone, together)
-    assert [int(e.info.restarted) for e in together] == [0, 0, 3, 0]
-    assert len(set(pool._actors)) == 1
+    assert [reported(e, "restarted") for e in together] == [0, 0, 3, 0]
+    assert len(set(crew.actors)) == 1

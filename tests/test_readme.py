@@ -11,19 +11,17 @@ from helpers import as_users_run
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    block
-    for page in PAGES
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-]
 
 
-# What needs Ray is run where there is a cluster, in test_ray.py.
 @pytest.mark.scripts
-@pytest.mark.parametrize("code", [block for block in BLOCKS if "RayPool" not in block])
-def test_code_runs(code):
-    with as_users_run():
-        exec(code, {})
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_runs(page):
+    """From top to bottom: a block may use what an earlier one has defined."""
+    names: dict = {}
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        if "placement.Ray(" not in code:  # that is run where there is a cluster, in test_ray.py
+            with as_users_run():
+                exec(code, names)
 
 
 def test_numbers_come_from_results():

@@ -71,7 +71,7 @@ def test_tasks_are_those_of_gymnasium(task, version):
             window.state["observation"][0, 0], observation, rtol=1e-9, atol=1e-9
         )
         np.testing.assert_allclose(-window.loss[0, 0], reward, rtol=1e-9, atol=1e-9)
-        assert bool(window.ended[0, 0]) == terminated
+        assert bool(window.state["ended"][0, 0]) == terminated
         state, t, script.t = window.state, t + 1, script.t + 1
         if terminated:
             ends, episode, t = ends + 1, episode + 1, 0

@@ -34,8 +34,8 @@ def run(estimator=None, **arguments):
 
 def by_hand(updates):
     estimator, theta = make(), THETA[Wave]
-    state, optimizer_state = estimator.init(theta, KEY), OPTIMIZER.init(theta)
-    total, rows = state.unlock_steps.total, []
+    state, unlocking = estimator.unlock(theta, KEY)
+    optimizer_state, total, rows = OPTIMIZER.init(theta), unlocking.total, []
     for _ in range(updates):
         estimate = estimator.estimate(theta, state)
         change, optimizer_state = OPTIMIZER.update(estimate.grad, optimizer_state, theta)

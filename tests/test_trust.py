@@ -283,7 +283,7 @@ def test_folders_from_which_checkpoints_cannot_be_read_are_refused(name, tmp_pat
 
 PORTS = """
 import sys
-from nres.pools.ray import connect
+from nres.placement.ray import connect
 connect("local", cpus=1)
 own = {line.split()[1] for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")
        if line.split()[3] == "0A"}

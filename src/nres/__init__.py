@@ -2,6 +2,8 @@
 
 from nres import checkpoint as checkpoint
 from nres import data as data
+from nres import noise as noise
+from nres import placement as placement
 from nres import policies as policies
 from nres import pools as pools
 from nres import runs as runs
@@ -16,15 +18,21 @@ from nres.estimators import PES as PES
 from nres.estimators import TBPTT as TBPTT
 from nres.estimators import TES as TES
 from nres.estimators import UORO as UORO
+from nres.estimators import Carry as Carry
+from nres.estimators import Contributions as Contributions
 from nres.estimators import Estimate as Estimate
 from nres.estimators import Estimator as Estimator
 from nres.estimators import FullES as FullES
 from nres.estimators import NonFiniteError as NonFiniteError
 from nres.estimators import Steps as Steps
+from nres.estimators import Workers as Workers
+from nres.estimators import weigh as weigh
 from nres.evaluation import Evaluation as Evaluation
 from nres.evaluation import evaluate as evaluate
 from nres.history import History as History
 from nres.history import NonFiniteWarning as NonFiniteWarning
+from nres.noise import Gaussian as Gaussian
+from nres.noise import Noise as Noise
 from nres.pools import JaxPool as JaxPool
 from nres.pools import Pool as Pool
 from nres.pools import Window as Window

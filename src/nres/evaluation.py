@@ -1,7 +1,6 @@
 """`evaluate`: the loss of whole episodes, unperturbed or smoothed."""
 
 import html
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,11 +10,12 @@ from jaxtyping import Array, Float, PyTree
 
 from nres.checks import array_bytes, check_memory, positive_number, whole_number
 from nres.estimators.base import as_key
-from nres.estimators.values import Steps, worker_keys
-from nres.noise import draw
-from nres.pools.base import Pool, Window
-from nres.pools.jax import JaxPool, advance, as_pool
-from nres.system import as_theta, horizon_of
+from nres.execution import run_episodes, state_shapes
+from nres.noise import Gaussian, Noise
+from nres.pools.base import Pool
+from nres.pools.jax import as_pool
+from nres.system import System, as_theta, horizon_of
+from nres.workers import Steps, worker_keys
 
 # The key, the loss and the number of steps of one episode.
 _EPISODE_BYTES = 32
@@ -58,12 +58,13 @@ class Evaluation(eqx.Module):
 
 
 def evaluate(
-    system: Any,
+    system: System | Pool,
     theta: PyTree,
     key: Array,
     *,
     episodes: int = 1,
     sigma: float = 0.0,
+    noise: Noise = Gaussian(),  # noqa: B008 - frozen
 ) -> Evaluation:
     r"""The loss $\frac1T \sum_t L_t$ at `theta`, or smoothed around it, over whole episodes.
 
@@ -80,36 +81,18 @@ def evaluate(
     - `episodes`: how many to run, each with its own randomness.
     - `sigma`: if positive, each episode runs with parameters drawn from
         $\mathcal N(\theta, \sigma^2 I)$, so that the mean is the smoothed loss.
+    - `noise`: another law of the noise.
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
-    episodes, horizon = whole_number("episodes", episodes), horizon_of(pool)
+    episodes = whole_number("episodes", episodes)
+    horizon_of(pool)
     sigma = positive_number("sigma", sigma, zero=True)
     pool.check(theta)
     each = _EPISODE_BYTES + (array_bytes(theta) if sigma else 0)
-    if isinstance(pool, JaxPool):
-        each += array_bytes(jax.eval_shape(pool.system.init, theta, key))
+    each += array_bytes(state_shapes(pool, theta))
     check_memory(episodes * each, f"{episodes:,} episodes")
-    run = _run_compiled if isinstance(pool, JaxPool) else _run
-    window = run(pool, theta, key, episodes, sigma)
-    return Evaluation(jnp.asarray(window.loss)[0] / horizon, jnp.asarray(window.steps)[0])
-
-
-def _run(pool: Pool, theta, key, episodes: int, sigma: float) -> Window:
-    thetas, keys, start = _episodes(theta, key, episodes, sigma)
-    return advance(pool, None, thetas, keys, start, horizon_of(pool))
-
-
-_run_compiled = eqx.filter_jit(_run)
-
-
-def _episodes(theta, key, episodes, sigma):
     system_key, noise_key = jax.random.split(key)
-    keys = worker_keys(system_key, episodes)
+    keys, smoothing = worker_keys(system_key, episodes), ()
     if sigma:
-        noise_keys = worker_keys(noise_key, episodes)
-        scale = jnp.full(episodes, sigma)
-        noise = draw(noise_keys, jnp.zeros(episodes, jnp.int32), scale, theta)
-        thetas = jax.tree.map(lambda x, e: (x[None] + e)[None], theta, noise)
-    else:
-        thetas = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, episodes, *x.shape)), theta)
-    return thetas, keys, jnp.zeros(episodes, jnp.int32)
+        smoothing = (noise, worker_keys(noise_key, episodes), jnp.asarray(sigma, float))
+    return Evaluation(*run_episodes(pool, theta, keys, *smoothing))

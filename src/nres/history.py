@@ -9,8 +9,8 @@ import warnings
 import numpy as np
 
 from nres.estimators.base import Estimator, NonFiniteError, nonfinite_message
-from nres.estimators.values import Steps
 from nres.system import Theta
+from nres.workers import Steps
 
 COLUMNS = (
     "update",
@@ -20,8 +20,6 @@ COLUMNS = (
     "loss",
     "grad_norm",
     "nonfinite",
-    "restarted",
-    "late",
 )
 
 
@@ -49,10 +47,8 @@ class History:
     grad_norm: np.ndarray
     nonfinite: np.ndarray
     """Workers left out because their contribution was not finite."""
-    restarted: np.ndarray
-    """Workers that began anew because the machine that had them was lost (see `RayPool`)."""
-    late: np.ndarray
-    """Workers that were not waited for (see `RayPool`)."""
+    placement: dict[str, np.ndarray]
+    """What the estimator's placement counted, by the names in `Placement.reports`."""
     eval_update: np.ndarray
     """The updates after which `eval_fn` was called; 0 is before the first."""
     eval_seconds: np.ndarray
@@ -60,6 +56,7 @@ class History:
     evals: dict[str, np.ndarray]
     """What `eval_fn` returned, by name; a bare number is called `"eval"`."""
     unlock_steps: Steps
+    """Unroll steps that brought the workers to their starting points; none in a continued run."""
     began: float
     """`seconds` before the first of these updates: zero unless a run was continued."""
     setup_time: float
@@ -115,6 +112,7 @@ class Log:
         self.update, self.steps, self.seconds = update, steps, seconds
         self.began = seconds
         self.workers = estimator.workers
+        self.reports = estimator.placement.reports
         # By then every worker has begun a new episode, so no old state is to blame.
         self.patience = max(LEAST_PATIENCE, 2 * estimator.windows)
         self.hopeless = 0
@@ -127,13 +125,13 @@ class Log:
     def position(self) -> tuple[int, Steps, float]:
         return self.update, self.steps, self.seconds
 
-    def add(
-        self, floats: np.ndarray, integers: np.ndarray, elapsed: float
-    ) -> dict[str, np.ndarray]:
-        nonfinite, worker, start, restarted, late, *unused = integers.T
-        self._report_nonfinite(nonfinite, worker, start)
-        self._count_hopeless(nonfinite + late >= self.workers, late)
-        number = np.arange(1, len(floats) + 1)
+    def add(self, rows: dict[str, np.ndarray], elapsed: float) -> dict[str, np.ndarray]:
+        """Take in what `nres.updates` reports of some updates; return their columns."""
+        nonfinite, norm = rows["nonfinite"], rows["grad_norm"]
+        self._report_nonfinite(nonfinite, rows["first_nonfinite"], rows["first_nonfinite_start"])
+        self._count_hopeless(nonfinite, rows["loss"])
+        number = np.arange(1, len(norm) + 1)
+        unused = (rows["unused_total"], rows["unused_sequential"])
         total, sequential = (
             before + np.cumsum(bound - part.astype(np.int64))
             for before, bound, part in zip(self.steps, self.bound, unused, strict=True)
@@ -143,12 +141,10 @@ class Log:
             "total_steps": total,
             "sequential_steps": sequential,
             "seconds": self.seconds + elapsed * number / len(number),
-            "loss": floats[:, 0],
-            "grad_norm": floats[:, 1],
+            "loss": rows["loss"],
+            "grad_norm": norm,
             "nonfinite": nonfinite,
-            "restarted": restarted,
-            "late": late,
-        }
+        } | {name: rows[name] for name in self.reports}
         self.parts.append(part)
         self.update += len(number)
         self.steps = Steps(int(total[-1]), int(sequential[-1]))
@@ -157,7 +153,7 @@ class Log:
 
     def nothing(self) -> dict[str, np.ndarray]:
         """The columns of no update at all."""
-        return {name: np.zeros(0, np.int64) for name in COLUMNS}
+        return {name: np.zeros(0, np.int64) for name in (*COLUMNS, *self.reports)}
 
     def _report_nonfinite(self, nonfinite, worker, start) -> None:
         if not nonfinite.any() or self.warned:
@@ -174,9 +170,9 @@ class Log:
         )
         self.warned = True
 
-    def _count_hopeless(self, hopeless: np.ndarray, late: np.ndarray) -> None:
+    def _count_hopeless(self, nonfinite: np.ndarray, loss: np.ndarray) -> None:
         """Count the updates, up to now, in which no worker gave anything finite."""
-        lost = hopeless & (late < self.workers)
+        lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over those that did
         # The lengths of all stretches, the first of which may have begun before.
         ends = np.flatnonzero(np.append(~lost, True))
         lengths = np.diff(ends, prepend=-1) - 1
@@ -202,13 +198,15 @@ class Log:
         return evals
 
     def history(self) -> History:
+        parts = self.parts or [self.nothing()]
         columns = {
-            name: np.concatenate([part[name] for part in self.parts]) if self.parts else np.zeros(0)
-            for name in COLUMNS
+            name: np.concatenate([part[name] for part in parts])
+            for name in (*COLUMNS, *self.reports)
         }
         names = dict.fromkeys(name for row in self.eval_rows for name in row[2])
         return History(
-            **columns,
+            **{name: columns[name] for name in COLUMNS},
+            placement={name: columns[name] for name in self.reports},
             eval_update=np.array([row[0] for row in self.eval_rows], np.int64),
             eval_seconds=np.array([row[1] for row in self.eval_rows]),
             evals={

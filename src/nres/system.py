@@ -3,8 +3,8 @@
 import abc
 import dataclasses
 import traceback
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -64,6 +64,16 @@ class System(eqx.Module, metaclass=_SystemMeta):
 
     # Not annotated, so not a field: a subclass sets it as a class attribute or declares a field.
     absorbing_loss = 0.0
+
+    initial_theta: ClassVar[Callable[..., PyTree] | None] = None
+    """Optional: `initial_theta(key)` returns the parameters to start from."""
+
+    metrics: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
+    """Optional: `metrics(theta, key)` measures progress: numbers by name, the first is the one to
+    compare, and less is better. Without it, progress is the mean loss of some whole episodes."""
+
+    # Of `metrics`, if it is known; not a field, either.
+    metrics_steps: ClassVar[int | None] = None
 
     @abc.abstractmethod
     def init(self, theta: Theta, key: Key[Array, ""]) -> State:

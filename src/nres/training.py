@@ -18,19 +18,13 @@ from jaxtyping import Array, PyTree
 
 from nres import multihost
 from nres.checks import whole_number
-from nres.estimators.base import Estimator, as_key, starting_points_compiled
-from nres.estimators.values import EstimatorState, Steps
+from nres.estimators.base import Estimator, as_key
+from nres.estimators.values import EstimatorState
 from nres.history import History, Log
-from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta
-from nres.updates import (
-    DISPATCH_SECONDS,
-    DISPATCH_UPDATES,
-    Chunks,
-    Dispatch,
-    check_optimizer,
-    host_update,
-)
+from nres.tracing import Lifted
+from nres.updates import Chunks, lift_update, next_size, updates_of
+from nres.workers import Steps
 
 
 @runtime_checkable
@@ -144,7 +138,7 @@ def train(
     """
     _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
-    check_optimizer(optimizer, theta)
+    update = lift_update(optimizer, theta)
     if eval_every is not None:
         eval_every = whole_number("eval_every", eval_every)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
@@ -154,6 +148,7 @@ def train(
         return _train(
             estimator,
             optimizer,
+            update,
             theta,
             updates,
             None if key is None else as_key(key),
@@ -181,6 +176,7 @@ def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | Non
 def _train(
     estimator: Estimator,
     optimizer: optax.GradientTransformation,
+    update: Lifted,
     theta: Theta,
     updates: int,
     key: Array | None,
@@ -194,32 +190,20 @@ def _train(
 
     began = time.perf_counter()
     phase("compiling")
-    compiled = isinstance(estimator.pool, JaxPool)
-    offset = None
+    first = 0 if state is None else state.update
+    last = first + updates
+    chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
+    updater = updates_of(estimator, update, chunks)
+    # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
     if state is None:
         assert key is not None
-        theta = estimator.check(theta)
-        if compiled:
-            begun, offset = starting_points_compiled(estimator, theta, key)
-        else:
-            phase("unlocking")
-            begun = estimator.init(theta, key)
-        state = TrainState(begun, optimizer.init(theta), 0, begun.unlock_steps, 0.0)
-    last = state.update + updates
-    chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
-    # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
-    carry = _copy((theta, state.optimizer, state.estimator))
-    steps = state.steps
-    if compiled:
-        dispatch = Dispatch(estimator, optimizer)
-        for bundle in chunks.bundles(state.update):  # no update yet: this only compiles
-            carry, *_ = dispatch(0, bundle, carry)
-        if offset is not None and estimator.windows > 1:
-            phase("unlocking")
-            bundles = chunks.bundles(state.update)
-            carry, steps = dispatch.unlock(np.asarray(offset), bundles, carry)
-    log = Log(estimator, carry[2].unlock_steps, state.update, steps, state.seconds)
-    state = TrainState(carry[2], carry[1], *log.position())
+        theta = _copy(estimator.check(theta))
+        position, unlocking = updater.start(theta, _copy(optimizer.init(theta)), key, phase)
+        log = Log(estimator, unlocking, 0, unlocking, 0.0)
+    else:
+        position = updater.compile(_copy((theta, state.optimizer, state.estimator)), first)
+        log = Log(estimator, Steps(0, 0), first, state.steps, state.seconds)
+    state = _state(position, log)
     log.setup_time = time.perf_counter() - began
 
     size = 1
@@ -240,43 +224,39 @@ def _train(
     with _interruptible() as interrupted:
         stop = False
         if eval_fn is not None and state.update == 0:
-            first = evaluate(carry[0])
-            tell(Progress(carry[0], state, last, log.nothing(), first))
+            evals = evaluate(position[0])
+            tell(Progress(position[0], state, last, log.nothing(), evals))
         while state.update < last and not log.diverged:
             # Every process has its own clock, and a signal reaches one of them.
             size, stop = multihost.agree_on(size, stop or interrupted())
             if stop:
                 break
             began = time.perf_counter()
-            if compiled:
-                bundle, most = chunks.next(state.update)
-                count = max(1, min(size, most) // bundle) * bundle
-                carry, *rows = dispatch(count // bundle, bundle, carry)
-            else:
-                count = 1
-                carry, *rows = host_update(estimator, optimizer, carry)
-            floats, integers = (np.asarray(r)[:count] for r in rows)
+            position, rows = updater.advance(position, state.update, size)
             elapsed = time.perf_counter() - began
-            size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
-
-            columns = log.add(floats, integers, elapsed)
-            theta = carry[0]
-            state = TrainState(carry[2], carry[1], *log.position())
+            size = next_size(len(rows["loss"]), elapsed)
+            columns = log.add(rows, elapsed)
+            state = _state(position, log)
             evals = None
             due = state.update == chunks.stop(state.update - 1) or log.diverged
             if eval_fn is not None and due:
-                evals = evaluate(theta)
-            stop = tell(Progress(theta, state, last, columns, evals))
+                evals = evaluate(position[0])
+            stop = tell(Progress(position[0], state, last, columns, evals))
         signalled = interrupted()
     stopped = signalled or (state.update < last and not log.diverged)
     return TrainResult(
-        carry[0],
+        position[0],
         state,
         log.history(),
         interrupted=stopped,
         signalled=signalled,
         diverged=log.diverged,
     )
+
+
+def _state(position: tuple, log: Log) -> TrainState:
+    _, optimizer_state, estimator_state = position
+    return TrainState(estimator_state, optimizer_state, *log.position())
 
 
 def _check_parts(

@@ -1,6 +1,7 @@
 """Updates: many in one call of compiled code, or one after another in Python."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from nres import multihost
 from nres.errors import first_line
@@ -16,13 +17,14 @@ from nres.estimators.base import (
     Estimator,
     Unlocking,
     compute_estimate,
-    mesh_of,
+    starting_points,
     steps_are_known,
-    unlocked,
 )
-from nres.estimators.mesh import replicated
-from nres.estimators.values import Estimate, Info, Steps, squared_norm
+from nres.estimators.values import Estimate, EstimatorState, squared_norm
+from nres.execution import choose
 from nres.system import Theta
+from nres.tracing import Lifted, lift
+from nres.workers import Steps
 
 # Between two visits to Python, compiled code runs for about so long, and at most so many updates.
 # Each visit costs: on a CPU, the memory for what is temporary is taken anew.
@@ -32,6 +34,23 @@ DISPATCH_UPDATES = 4096
 # come in bundles of known length: up to this many, and about so many sequential steps.
 BUNDLE = 32
 BUNDLE_STEPS = 3200
+
+
+# The numbers that are kept of every update, in two rows: each costs a write to memory. Behind the
+# whole numbers come those that the estimator's placement reports.
+_FLOATS = ("loss", "grad_norm")
+_INTEGERS = (
+    "nonfinite",
+    "first_nonfinite",
+    "first_nonfinite_start",
+    "unused_total",
+    "unused_sequential",
+)
+
+Rows = dict[str, np.ndarray]
+"""What is known of some updates: a column for each number that is kept of an update."""
+Position = tuple[Theta, PyTree, EstimatorState]
+"""Parameters, optimizer state and estimator state."""
 
 
 class Chunks:
@@ -73,35 +92,59 @@ class Chunks:
         return sizes
 
 
-class Dispatch:
-    """Calls compiled code: for updates, and for the rounds before that unlock the workers.
+class CompiledUpdates:
+    """Makes many updates, or rounds that unlock the workers, in one call of compiled code.
 
     Both are one program, which is compiled once: most of it is the window that they share.
+
+    **Arguments:**
+
+    - `estimator`: the estimator.
+    - `update`: what `lift_update` made of the optimizer.
+    - `chunks`: how many updates to make in one call.
     """
 
-    def __init__(self, estimator: Estimator, optimizer: optax.GradientTransformation):
-        self.estimator, self.optimizer = estimator, optimizer
+    def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
+        self.estimator, self.update, self.chunks = estimator, update, chunks
         # In updates nobody waits.
         self.updating = (False, np.int32(0), np.zeros(estimator.workers, np.int32))
-        self.mesh = mesh_of(estimator.pool)
 
-    def __call__(self, bundles: int, bundle: int, carry: Any, unlocking: Any = None) -> Any:
-        given = self.updating if unlocking is None else unlocking
-        given = replicated(self.mesh, given) if self.estimator.windows > 1 else None
-        arguments = (self.estimator, self.optimizer, jnp.asarray(bundles), bundle, given)
-        return _compiled_updates(arguments, carry)
+    def start(
+        self, theta: Theta, optimizer_state: PyTree, key: Array, phase: Callable[[str], Any]
+    ) -> tuple[Position, Steps]:
+        """Compile, and bring the workers to their starting points; what that cost."""
+        state, offset = starting_points(self.estimator, theta, key)
+        position = self.compile((theta, optimizer_state, state), 0)
+        if self.estimator.windows == 1:
+            return position, Steps(0, 0)
+        phase("unlocking")
+        return self._unlock(np.asarray(offset), position)
 
-    def unlock(self, offset: np.ndarray, bundles: set[int], carry: Any) -> tuple[Any, Steps]:
-        """Run each worker to its starting point, `offset` windows away; what that cost.
+    def compile(self, position: Position, update: int) -> Position:
+        """Compile what a run that goes on from here needs."""
+        for bundle in self.chunks.bundles(update):
+            position, *_ = self._call(0, bundle, position)  # no update yet
+        return position
 
-        **Arguments:**
+    def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
+        """Make about `size` updates, at least one."""
+        bundle, most = self.chunks.next(update)
+        bundles = max(1, min(size, most) // bundle)
+        position, floats, integers = self._call(bundles, bundle, position)
+        count = bundles * bundle
+        return position, named_rows(self.estimator, count, floats, integers)
 
-        - `offset`: the number of windows, of each worker.
-        - `bundles`: the sizes of bundles that are compiled anyway.
-        - `carry`: parameters, optimizer state and estimator state.
-        """
+    def _call(self, bundles: int, bundle: int, position: Position, unlocking: Any = None) -> Any:
+        given = None
+        if self.estimator.windows > 1:
+            given = self.estimator.placement.replicate(unlocking or self.updating)
+        arguments = (self.estimator, self.update, jnp.asarray(bundles), bundle, given)
+        return _compiled_updates(arguments, position)
+
+    def _unlock(self, offset: np.ndarray, position: Position) -> tuple[Position, Steps]:
+        """Run each worker to its starting point, `offset` windows away; what that cost."""
         estimator, most = self.estimator, int(offset.max())
-        sizes = sorted(bundles) or [1]
+        sizes = sorted(self.chunks.bundles(0)) or [1]
         bundle = max([size for size in sizes if size <= most] or sizes[:1])
         # Workers start late and arrive together; the first rounds may be empty.
         rounds = -(-most // bundle) * bundle
@@ -111,107 +154,141 @@ class Dispatch:
             began = time.perf_counter()
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
             unlocking = (True, np.int32(done), (rounds - offset).astype(np.int32))
-            carry, _, integers = self(count, bundle, carry, unlocking)
+            position, floats, integers = self._call(count, bundle, position, unlocking)
             count *= bundle
+            rows = named_rows(estimator, count, floats, integers)
             # In rounds that are almost empty this number is large: 32 bits without a sign.
-            unused = np.asarray(integers)[:count, -2:].view(np.uint32)
-            unused = unused.sum(axis=0, dtype=np.int64).tolist()
-            spent = (count * b - u for b, u in zip(bound, unused, strict=True))
+            unused = (
+                rows[name].astype(np.uint32) for name in ("unused_total", "unused_sequential")
+            )
+            spent = (
+                count * b - int(u.sum(dtype=np.int64)) for b, u in zip(bound, unused, strict=True)
+            )
             steps = Steps(*(s + more for s, more in zip(steps, spent, strict=True)))
             done += count
-            elapsed = time.perf_counter() - began
-            size = int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
+            size = next_size(count, time.perf_counter() - began)
             size, _ = multihost.agree_on(size, False)  # every process has its own clock
-        if steps_are_known(estimator, carry[2]):
-            windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), int(offset.max()))
+        if steps_are_known(estimator, position[2]):
+            windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), most)
             steps = Steps(*(estimator.window * count for count in windows))
-        # Only the sum counts; a single number may be too large for 32 bits.
-        share, rest = divmod(steps.total, estimator.workers)
-        total = np.full(estimator.workers, share, np.int32)
-        total[:rest] += 1
-        sequential = np.asarray(steps.sequential, carry[2].unlocked_sequential.dtype)
-        counted = unlocked(carry[2], *replicated(self.mesh, (total, sequential)))
-        return (carry[0], carry[1], counted), steps
+        return position, steps
+
+
+class LoopedUpdates:
+    """Makes one update after another, with a pool or a placement that JAX cannot trace."""
+
+    def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
+        self.estimator, self.update = estimator, update
+
+    def start(
+        self, theta: Theta, optimizer_state: PyTree, key: Array, phase: Callable[[str], Any]
+    ) -> tuple[Position, Steps]:
+        phase("unlocking")
+        state, steps = self.estimator.unlock(theta, key)
+        return (theta, optimizer_state, state), steps
+
+    def compile(self, position: Position, update: int) -> Position:
+        return position
+
+    def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
+        theta, optimizer_state, state = position
+        estimate = compute_estimate(self.estimator, theta, state)
+        # Only what the update reads is handed to compiled code: a simulator's state stays outside.
+        grad, loss = estimate.grad, estimate.loss.astype(float)
+        theta, optimizer_state = _apply(self.update, grad, optimizer_state, theta, loss)
+        floats, integers = _report(*_reported(estimate))
+        rows = named_rows(self.estimator, 1, floats[None], integers[None])
+        return (theta, optimizer_state, estimate.state), rows
+
+
+def updates_of(
+    estimator: Estimator, update: Lifted, chunks: Chunks
+) -> CompiledUpdates | LoopedUpdates:
+    """Choose how to make updates."""
+    kind: Any = choose(estimator, CompiledUpdates, LoopedUpdates)
+    return kind(estimator, update, chunks)
+
+
+def next_size(count: int, elapsed: float) -> int:
+    """The number of updates for the next call, after one that made `count` in so many seconds."""
+    return int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _compiled_updates(arguments, carry):
-    estimator, optimizer, bundles, bundle, unlocking = arguments
+def _compiled_updates(arguments, position):
+    estimator, update, bundles, bundle, unlocking = arguments
 
     def one_update(i, loop):
-        carry, floats, integers = loop
+        (theta, optimizer_state, state), floats, integers = loop
         now = None
         if unlocking is not None:
             on, first, delay = unlocking
-            counts = not steps_are_known(estimator, carry[2])
+            counts = not steps_are_known(estimator, state)
             now = Unlocking(on, first + i >= delay, counts)
-        estimate = compute_estimate(estimator, carry[0], carry[2], now)
-        theta, optimizer_state = apply_gradient(
-            optimizer, carry[0], carry[1], estimate.grad, estimate.loss
-        )
+        estimate = compute_estimate(estimator, theta, state, now)
+        after = update(estimate.grad, optimizer_state, theta, estimate.loss.astype(float))
         if now is not None:
             keep = lambda old, new: jnp.where(now.on, old, new)  # noqa: E731
-            theta = jax.tree.map(keep, carry[0], theta)
-            optimizer_state = jax.tree.map(keep, carry[1], optimizer_state)
-        carry = (theta, optimizer_state, estimate.state)
+            after = jax.tree.map(keep, (theta, optimizer_state), after)
         more_floats, more_integers = _report(*_reported(estimate))
-        return carry, floats.at[i].set(more_floats), integers.at[i].set(more_integers)
+        floats, integers = floats.at[i].set(more_floats), integers.at[i].set(more_integers)
+        return (*after, estimate.state), floats, integers
 
     def one_bundle(i, loop):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
         return jax.lax.fori_loop(0, bundle, body, loop)
 
-    rows = jnp.zeros((DISPATCH_UPDATES, 2)), jnp.zeros((DISPATCH_UPDATES, 7), jnp.int32)
-    return jax.lax.fori_loop(0, bundles, one_bundle, (carry, *rows))
+    columns = len(_INTEGERS) + len(estimator.placement.reports)
+    floats = jnp.zeros((DISPATCH_UPDATES, len(_FLOATS)))
+    integers = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
+    return jax.lax.fori_loop(0, bundles, one_bundle, (position, floats, integers))
 
 
-def host_update(estimator, optimizer, carry):
-    """One update with a pool that JAX cannot trace: only what follows its losses is compiled."""
-    estimate = compute_estimate(estimator, carry[0], carry[2])
-    # Only what the update reads is handed to compiled code: a simulator's state stays outside.
-    theta, optimizer_state, _ = carry
-    theta, optimizer_state = _apply_compiled(
-        optimizer, theta, optimizer_state, estimate.grad, estimate.loss
-    )
-    floats, integers = _report(*_reported(estimate))
-    return (theta, optimizer_state, estimate.state), floats[None], integers[None]
+def lift_update(optimizer: optax.GradientTransformation, theta: Theta) -> Lifted:
+    """Trace one update of an optimizer: from gradient, state, `theta` and loss to the next two.
 
+    An equal optimizer, or one that differs in its numbers alone, is not compiled anew. Raise a
+    `ValueError` if the optimizer cannot update `theta`; nothing is computed.
+    """
 
-def apply_gradient(optimizer, theta, optimizer_state, grad, loss):
-    """Parameters and optimizer state after one update."""
-    # Some optimizers want to know the loss, too. Wrapped here, where it is traced: a wrapper made
-    # for every run would be a new function, and compile anew.
-    update = optax.with_extra_args_support(optimizer).update
-    change, optimizer_state = update(grad, optimizer_state, theta, value=loss)
-    return optax.apply_updates(theta, change), optimizer_state
-
-
-def check_optimizer(optimizer: optax.GradientTransformation, theta: Theta) -> None:
-    """Raise a `ValueError` if an optimizer cannot update `theta`; nothing is computed."""
-
-    def one(theta: Theta) -> Theta:
-        return apply_gradient(optimizer, theta, optimizer.init(theta), theta, jnp.zeros(()))[0]
+    def update(grad, state, theta, loss):
+        # Some optimizers want to know the loss, too.
+        extended = optax.with_extra_args_support(optimizer)
+        change, state = extended.update(grad, state, theta, value=loss)
+        return optax.apply_updates(theta, change), state
 
     try:
-        jax.eval_shape(one, theta)
+        state = jax.eval_shape(optimizer.init, theta)
+        return lift(update, theta, state, theta, jax.ShapeDtypeStruct((), jnp.result_type(float)))
     except Exception as error:
         raise ValueError(
             f"the optimizer cannot update theta: {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-_apply_compiled = eqx.filter_jit(apply_gradient)
+@eqx.filter_jit
+def _apply(update: Lifted, grad, optimizer_state, theta, loss):
+    return update(grad, optimizer_state, theta, loss)
 
 
 def _reported(estimate: Estimate) -> tuple:
-    return estimate.grad, estimate.loss, estimate.info, estimate.spent.unused
+    info, unused = estimate.info, estimate.spent.unused
+    return estimate.grad, estimate.loss, info, unused, estimate.report
 
 
 @eqx.filter_jit
-def _report(grad: Theta, loss: Array, info: Info, unused: Array) -> tuple[Array, Array]:
-    """The numbers that are kept of an update, in two rows: each costs a write to memory."""
+def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
+    """The numbers of an update, in the order of `_FLOATS` and `_INTEGERS`."""
     norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
     floats = jnp.stack([loss.astype(float), norm.astype(float)])
-    counts = [info.nonfinite, info.first_nonfinite, start, info.restarted, info.late]
-    return floats, jnp.stack([*counts, *unused])
+    integers = [info.nonfinite, info.first_nonfinite, start, *unused]
+    return floats, jnp.stack(integers if report is None else [*integers, *report])
+
+
+def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> Rows:
+    """The numbers of the first `count` updates, by name."""
+    names = (*_INTEGERS, *estimator.placement.reports)
+    floats, integers = np.asarray(floats)[:count], np.asarray(integers)[:count]
+    columns = dict(zip(_FLOATS, floats.T, strict=True))
+    return columns | dict(zip(names, integers.T, strict=True))

@@ -18,11 +18,11 @@ from rich.table import Table
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
-from nres.estimators.values import Steps
+from nres.execution import choose
 from nres.experiments.presets import SYSTEMS
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
-from nres.pools.jax import JaxPool, as_pool
+from nres.pools.jax import as_pool
 from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
 from nres.runs.settings import Problem, full_name
@@ -78,7 +78,7 @@ def variance(
     scale = sigma if sigma is not None else _first(settings.sigma)
     trajectory: dict[int, Theta] = {0: problem.theta} if run is None else run.trajectory()
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
-    many = samples or (SAMPLES if isinstance(pool, JaxPool) else HOST_SAMPLES)
+    many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
     try:
         with _bar(console, "variance", quiet) as bar:
@@ -144,7 +144,7 @@ def advise(
     opened, problem, settings = _problem(system, run, seed, given, 1.0, 1)
     pool = as_pool(problem.system)
     theta = problem.theta if opened is None else opened.theta()
-    many = samples or (1024 if isinstance(pool, JaxPool) else HOST_SAMPLES)
+    many = samples or choose(pool, 1024, HOST_SAMPLES)
     for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
         if not 1 <= value < 1e18:
             raise SettingsError(f"{option} must be a number of steps, got {value:g}.")

@@ -1,9 +1,13 @@
 """Gradient estimators."""
 
+from nres.estimators.ad import Differentiating as Differentiating
+from nres.estimators.ad import for_lanes as for_lanes
+from nres.estimators.averaging import weigh as weigh
 from nres.estimators.backprop import BPTT as BPTT
 from nres.estimators.backprop import TBPTT as TBPTT
 from nres.estimators.base import Estimator as Estimator
 from nres.estimators.base import NonFiniteError as NonFiniteError
+from nres.estimators.base import window_field as window_field
 from nres.estimators.es import GPES as GPES
 from nres.estimators.es import NRES as NRES
 from nres.estimators.es import PES as PES
@@ -12,4 +16,8 @@ from nres.estimators.es import FullES as FullES
 from nres.estimators.forward import DODGE as DODGE
 from nres.estimators.forward import UORO as UORO
 from nres.estimators.values import Estimate as Estimate
-from nres.estimators.values import Steps as Steps
+from nres.estimators.values import EstimatorState as EstimatorState
+from nres.workers import Carry as Carry
+from nres.workers import Contributions as Contributions
+from nres.workers import Steps as Steps
+from nres.workers import Workers as Workers

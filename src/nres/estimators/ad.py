@@ -1,51 +1,68 @@
-"""What the estimators that differentiate a system have in common."""
+"""The common part of the estimators that differentiate a system."""
 
-from typing import NotRequired, TypedDict
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, Int, PyTree
 
-from nres.estimators.base import Estimator, check_settings
-from nres.pools.base import Pool
-from nres.pools.jax import JaxPool, as_pool
-from nres.system import System, Theta
-
-
-class Options(TypedDict):
-    """What every member of the family takes; `BPTT` documents it."""
-
-    nonfinite: NotRequired[str]
+from nres.estimators.base import Estimator
+from nres.pools.base import TraceablePool, Window
+from nres.system import Theta, at_least_single
 
 
 class Differentiating(Estimator):
-    """The common part of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll a worker."""
+    """The common part of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll per worker."""
 
-    pool: JaxPool
-    horizon: int = eqx.field(static=True)
-    workers: int = eqx.field(static=True)
-    window: int = eqx.field(static=True)
-    members: int = eqx.field(static=True)
-    nonfinite: str = eqx.field(static=True)
-
-    def __init__(
-        self, system: System | Pool, *, workers: int, window: int, nonfinite: str = "skip"
-    ):
-        pool = as_pool(system)
-        if not isinstance(pool, JaxPool):
+    def __check_init__(self) -> None:
+        if not self.pool.traceable:
             raise TypeError(
                 f"{type(self).__name__} differentiates the system, and "
-                f"{type(pool).__name__} is a black box. An evolution strategy needs nothing but "
-                "losses: nres.NRES(pool, workers=..., window=..., sigma=...)."
+                f"{type(self.pool).__name__} is a black box. An evolution strategy needs nothing "
+                "but losses: nres.NRES(pool, workers=..., window=..., sigma=...)."
             )
-        self.pool = pool
-        self.horizon = pool.horizon
-        self.workers, self.window = check_settings(pool, workers, window, nonfinite)
-        self.members = 1
-        self.nonfinite = nonfinite
+
+    @property
+    def members(self) -> int:
+        return 1
 
 
 def for_lanes(theta: Theta, workers: int) -> PyTree:
     """`theta` for one member of each worker."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (1, workers, *x.shape)), theta)
+
+
+def widened(theta: Theta) -> Theta:
+    """`theta` in single precision at least, in which gradients are to be added up."""
+    return jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), theta)
+
+
+def run_widened(
+    pool: TraceablePool,
+    like: Theta,
+    state: PyTree,
+    thetas: PyTree,
+    keys: Array,
+    start: Int[Array, "workers"],
+    window: int,
+    length: Int[Array, "workers"] | None,
+) -> Window:
+    """`TraceablePool.run` with parameters in a wider dtype than the system is written for.
+
+    Derivatives are then added up over the steps in the wide dtype. `like` has the system's own.
+    """
+
+    def narrow(thetas):
+        return jax.tree.map(lambda x, own: x.astype(own.dtype), thetas, like)
+
+    pairs = zip(jax.tree.leaves(thetas), jax.tree.leaves(like), strict=True)
+    if all(wide.dtype == own.dtype for wide, own in pairs):
+        return pool.run(state, thetas, keys, start, window, length)
+
+    def one_step(state, i):
+        # Converted in every step, so that what flows back is converted there, and added up here.
+        one = None if length is None else (i < length).astype(start.dtype)
+        result = pool.run(state, narrow(thetas), keys, start + i, 1, one)
+        return result.state, (result.loss, result.steps)
+
+    offsets = jnp.arange(window, dtype=start.dtype)
+    state, (loss, steps) = jax.lax.scan(one_step, state, offsets)
+    return Window(state, loss.sum(axis=0), steps.sum(axis=0, dtype=steps.dtype))

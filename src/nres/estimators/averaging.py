@@ -1,13 +1,14 @@
-"""Workers' contributions: weighed, averaged, and reported on."""
+"""From the workers' contributions to a gradient: `weigh` and `average`."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from nres.estimators.values import Contributions, Info, Spent, Steps, squared_norm
+from nres.estimators.values import Info, Spent, squared_norm
 from nres.noise import where_worker
 from nres.system import Theta, at_least_single
+from nres.workers import Contributions, Steps
 
 
 @eqx.filter_jit
@@ -17,9 +18,17 @@ def weigh(
     loss: Float[Array, "workers"],
     steps: Int[Array, "members workers"],
 ) -> Contributions:
-    r"""Workers that contribute $c_i r_i$ each: a coefficient times a row like `theta`.
+    r"""Let each worker contribute $c_i r_i$: a coefficient times a row like `theta`.
 
-    Their sum is in single precision at least: half would overflow where the mean does not.
+    The sum is in single precision at least: half would overflow where the mean does not. Workers
+    whose contribution is not finite are left out of it.
+
+    **Arguments:**
+
+    - `coefficient`: $c_i$, one number per worker.
+    - `rows`: $r_i$, a pytree like `theta` with an axis of workers in front.
+    - `loss`: the mean loss per step of each worker's unrolls, to be reported.
+    - `steps`: the number of steps that each unroll took.
     """
     norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
     result = Contributions(None, norm, loss, steps)
@@ -37,26 +46,27 @@ def weigh(
 
 @eqx.filter_jit
 def average(
-    contributions: Contributions, start: Int[Array, "workers"], bound: Steps, theta: Theta
+    contributions: Contributions,
+    absent: Bool[Array, "workers"] | None,
+    start: Int[Array, "workers"],
+    bound: Steps,
+    theta: Theta,
 ) -> tuple[Theta, Array, Spent, Info]:
     """Average the workers' contributions, leaving out those that are not finite.
 
     **Arguments:**
 
     - `contributions`: of one window of all workers.
+    - `absent`: workers that took no part in it, if there are any.
     - `start`: the step of its episode at which each worker's window started.
     - `bound`: the largest number of steps that the window can have taken.
     - `theta`: the parameters, for their dtypes.
 
     **Returns:** gradient, mean loss, steps spent and diagnostics.
     """
-    finite, none = contributions.finite, jnp.zeros((), jnp.int32)
+    finite = contributions.finite
     count = finite.sum(dtype=jnp.int32)
-    late, restarted = (
-        none if mask is None else mask.sum(dtype=jnp.int32)
-        for mask in (contributions.late, contributions.restarted)
-    )
-    fine = finite if contributions.late is None else finite | contributions.late
+    fine = finite if absent is None else finite | absent
     first = jnp.where(fine, fine.size, jnp.arange(fine.size, dtype=jnp.int32)).min()
     some = jnp.maximum(count, 1)
     grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
@@ -76,9 +86,7 @@ def average(
         steps=contributions.steps.sum(axis=0, dtype=jnp.int32),
         contribution_norm=jnp.where(finite, contributions.norm, jnp.nan),
         variance=variance,
-        nonfinite=finite.size - count - late,
+        nonfinite=finite.size - fine.sum(dtype=jnp.int32),
         first_nonfinite=jnp.where(first < fine.size, first, -1),
-        restarted=restarted,
-        late=late,
     )
     return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info

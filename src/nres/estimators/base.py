@@ -1,4 +1,4 @@
-"""What every estimator shares: workers, unlocking, averaging, step counts, non-finite values."""
+"""`Estimator`: what every method shares, from unlocking workers to averaging contributions."""
 
 import abc
 import dataclasses
@@ -10,24 +10,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from nres.checks import array_bytes, check_memory, memory, whole_number
 from nres.estimators.averaging import average
-from nres.estimators.blocks import Carry, over_blocks
-from nres.estimators.mesh import begin_on, on_all, run_on
-from nres.estimators.values import (
-    Contributions,
-    Estimate,
-    EstimatorState,
-    Steps,
-    Workers,
-    worker_keys,
-)
-from nres.pools.base import Pool
-from nres.pools.jax import JaxPool, never_ends
-from nres.system import Theta, as_theta, check_finite, parameter_count
+from nres.estimators.values import Estimate, EstimatorState
+from nres.execution import advance, compiled, needed_lengths, repeat, state_shapes
+from nres.placement import Local, Placement
+from nres.pools.base import Pool, Window
+from nres.pools.jax import as_pool
+from nres.system import Theta, as_theta, check_finite, horizon_of
+from nres.workers import Carry, Contributions, Steps, Workers, worker_keys
 
 # Keys, positions, losses and norms of one worker; one simulation, at the very least.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
@@ -37,68 +30,166 @@ class NonFiniteError(FloatingPointError):
     """A worker's contribution was not finite and the policy is `"raise"`."""
 
 
-class Estimator(eqx.Module):
-    """How a gradient comes out of windows of unrolls.
+def as_workers(workers: int) -> int:
+    """Check a number of workers."""
+    return whole_number("workers", workers)
 
-    A subclass says what is carried (`_begin`) and what one window contributes (`_run`).
+
+def as_window(window: int) -> int:
+    """Check a number of steps in a window."""
+    return whole_number("window", window)
+
+
+def check_fits(window: int, horizon: int) -> None:
+    """Refuse a window that is longer than an episode."""
+    if as_window(window) > horizon:
+        raise ValueError(
+            f"window must be at most the horizon, got window={window} and horizon={horizon}."
+        )
+
+
+def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
+    """A period as an array, so that it is not compiled in."""
+    return period if eqx.is_array(period) else jnp.asarray(whole_number("period", period))
+
+
+def check_period(period: int | Int[Array, ""], window: int) -> None:
+    """Refuse a period after which no window starts."""
+    if not isinstance(period, jax.core.Tracer) and int(period) % window:
+        raise ValueError(
+            f"period must be a multiple of the window, got period={period} and window={window}."
+        )
+
+
+# The argument `window` of those estimators that have one.
+window_field = functools.partial(eqx.field, static=True, kw_only=True, converter=as_window)
+
+
+class Estimator(eqx.Module):
+    """A way to make a gradient out of windows of unrolls.
+
+    A subclass says what workers carry (`begin`) and what one window contributes (`run`), and
+    declares its own arguments as fields; `docs/write-an-estimator.md` shows one.
+
+    **Arguments:**
+
+    - `pool`: an `nres.System`, or any `nres.Pool`.
+    - `workers`: N, the number of workers.
+    - `nonfinite`: what to do about a worker whose loss or gradient is not finite: `"skip"` it,
+        averaging over the others (`estimate.info.nonfinite` counts), or `"raise"`
+        `nres.NonFiniteError`.
+    - `placement`: where the workers live, an `nres.placement.Placement`.
     """
 
-    pool: eqx.AbstractVar[Pool]
-    horizon: eqx.AbstractVar[int]
+    pool: Pool = eqx.field(converter=as_pool)
+    workers: int = eqx.field(static=True, kw_only=True, converter=as_workers)
+    nonfinite: str = eqx.field(static=True, kw_only=True, default="skip")
+    placement: Placement = eqx.field(static=True, kw_only=True, default=Local())
+
     window: eqx.AbstractVar[int]
-    workers: eqx.AbstractVar[int]
+    """W: the number of steps that each worker takes for one estimate."""
     members: eqx.AbstractVar[int]
-    nonfinite: eqx.AbstractVar[str]
+    """The number of unrolls per worker."""
 
     @abc.abstractmethod
-    def _begin(self, theta: Theta, workers: Workers) -> Carry | None:
-        """What is carried before the first window."""
+    def begin(self, theta: Theta, workers: Workers) -> Carry | None:
+        """What workers carry before their first window; `None` if they carry nothing."""
 
     @abc.abstractmethod
-    def _run(
-        self,
-        theta: Theta,
-        update: Int[Array, ""],
-        workers: Workers,
-        carry: Carry | None,
-        length: Int[Array, "workers"] | None,
-    ) -> tuple[Carry | None, Contributions]:
-        """One window of some of the workers; `length` as for `Pool.advance`."""
-
-    def _window(
+    def run(
         self,
         theta: Theta,
         workers: Workers,
         carry: Carry | None,
-        update: Int[Array, ""],
         length: Int[Array, "workers"] | None,
     ) -> tuple[Carry | None, Contributions]:
-        if not isinstance(self.pool, JaxPool):
-            return self._run(theta, update, workers, carry, length)
-        if (mesh := self.pool.mesh) is None:
-            return _in_blocks((self, theta, update), workers, carry, length)
-        return run_on(mesh, _in_blocks, (self, theta, update), workers, carry, length)
+        """Run one window of some of the workers.
+
+        **Arguments:**
+
+        - `theta`: the parameters.
+        - `workers`: where the workers are.
+        - `carry`: what `begin`, or the last window, returned for them.
+        - `length`: the number of steps that each worker takes; `None` stands for W everywhere.
+
+        **Returns:** what they carry afterwards, and what they contribute: `nres.weigh` makes it.
+        """
+
+    def __check_init__(self) -> None:
+        check_fits(self.window, horizon_of(self.pool))
+        if self.nonfinite not in ("skip", "raise"):
+            raise ValueError(f'nonfinite must be "skip" or "raise", got {self.nonfinite!r}.')
+        if not isinstance(self.placement, Placement):
+            raise TypeError(
+                "placement must be an nres.placement.Placement, such as nres.placement.Local(); "
+                f"got {type(self.placement).__name__}."
+            )
+        self.placement.check(self)
+
+    @property
+    def horizon(self) -> int:
+        """T: the number of steps in an episode."""
+        return self.pool.horizon
 
     @property
     def windows(self) -> int:
-        """How many windows an episode has; the last is shorter where W does not divide T."""
+        """The number of windows in an episode; the last is shorter if W does not divide T."""
         return -(-self.horizon // self.window)
+
+    @property
+    def scale(self) -> float:
+        """n/T, the weight of a window's losses; n is the number of windows in an episode."""
+        return self.windows / self.horizon
+
+    @property
+    def traceable(self) -> bool:
+        """True if JAX can trace a whole estimate."""
+        return self.placement.can_trace(self.pool)
+
+    def at(self, update: Int[Array, ""]) -> "Estimator":
+        """The estimator with the values that its schedules have at an update."""
+        return self
+
+    def rescaled(self, start: Int[Array, "workers"], scale: Any) -> "Estimator":
+        """The estimator that draws the noises that workers at `start` have, again.
+
+        **Arguments:**
+
+        - `start`: the step of its episode at which each worker is.
+        - `scale`: the scale of each worker's noise in its last window.
+        """
+        return self
+
+    def unroll(
+        self,
+        state: Any,
+        thetas: PyTree,
+        workers: Workers,
+        window: int,
+        length: Int[Array, "workers"] | None = None,
+    ) -> Window:
+        """Advance the workers by one window of this estimator's pool, whatever kind it is.
+
+        **Arguments:**
+
+        - `state`: the `state` of the last window; `None` starts every worker afresh.
+        - `thetas`: like `theta`, with axes `(members, workers)` in front of every leaf.
+        - `workers`: where the workers are.
+        - `window`: the largest number of steps to take; 0 only initialises.
+        - `length`: as for `run`.
+        """
+        keys, start = workers.episode_keys(), workers.start
+        return advance(self.pool, state, thetas, keys, start, window, length)
 
     def with_workers(self, workers: int) -> "Estimator":
         """The same estimator with another number of workers."""
-        workers, _ = check_settings(self.pool, workers, self.window, self.nonfinite)
-        other = object.__new__(type(self))
-        for field in dataclasses.fields(self):
-            value = workers if field.name == "workers" else getattr(self, field.name)
-            object.__setattr__(other, field.name, value)
-        return other
+        return dataclasses.replace(self, workers=workers)
 
     def init(self, theta: PyTree, key: Any, *, update: int = 0) -> EstimatorState:
-        """Workers at independent, uniformly distributed windows of their first episode.
+        """Bring workers to independent, uniformly distributed windows of their first episode.
 
         Worker i is really unrolled to its starting point at `theta`, with its own noise, as in
-        algorithm [alg:oes_training_algorithm] of the paper; `state.unlock_steps` says what that
-        cost.
+        algorithm [alg:oes_training_algorithm] of the paper; `unlock` also says what that cost.
 
         **Arguments:**
 
@@ -106,9 +197,17 @@ class Estimator(eqx.Module):
         - `key`: a JAX random key, from which everything random in the run derives.
         - `update`: the number of updates made before, where a schedule of sigma goes on.
         """
+        return self._unlocked(theta, key, update)[0]
+
+    def unlock(self, theta: PyTree, key: Any, *, update: int = 0) -> tuple[EstimatorState, Steps]:
+        """Do what `init` does, and count the unroll steps that it took."""
+        state, total, sequential = self._unlocked(theta, key, update)
+        total = int(np.asarray(total).sum(dtype=np.int64))
+        return state, Steps(total, int(sequential))
+
+    def _unlocked(self, theta: PyTree, key: Any, update: int) -> tuple[EstimatorState, Any, Any]:
         theta = self.check(theta)
-        init = _init_compiled if isinstance(self.pool, JaxPool) else _init
-        return init(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
+        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
     def check(self, theta: PyTree) -> Theta:
         """Return `theta` as arrays; refuse what cannot be unrolled, or not in this memory."""
@@ -121,28 +220,23 @@ class Estimator(eqx.Module):
     def _check_memory(self, theta: Theta) -> None:
         """Refuse so many workers that what they carry does not fit into memory."""
         needed, what = self.workers * _WORKER_BYTES, f"{self.workers:,} workers"
-        if not isinstance(pool := self.pool, JaxPool):
+        if not self.traceable:
             check_memory(needed + self.workers * self.members * _SIMULATION_BYTES, what)
             return
-        key = jax.random.key(0)
-        lane = array_bytes(theta) + array_bytes(jax.eval_shape(pool.system.init, theta, key))
+        lane = array_bytes(theta) + array_bytes(state_shapes(self.pool, theta))
         # A bound on everything, tangents included. To know better takes longer.
         if 3 * self.workers * self.members * lane < (memory() or math.inf):
             return
         begin = functools.partial(blank_state, self)
-        carried = array_bytes(jax.eval_shape(begin, theta, key))
-        mesh = mesh_of(pool)
-        devices = 1 if mesh is None else mesh.size
-        check_memory((needed + carried) // devices, what)
+        carried = array_bytes(jax.eval_shape(begin, theta, jax.random.key(0)))
+        check_memory((needed + carried) // self.placement.multiple, what)
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
         """One gradient estimate at `theta`: every worker runs one window.
 
         May be called in a function that is itself compiled.
         """
-        theta = as_theta(theta)
-        compute = _compute_compiled if isinstance(self.pool, JaxPool) else compute_estimate
-        estimate = compute(self, theta, state)
+        estimate = _compute(self, as_theta(theta), state)
         if self.nonfinite == "raise":
             estimate = _raise_if_nonfinite(estimate)
         return estimate
@@ -153,25 +247,14 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     count = estimator.workers
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(worker_keys(key, count), zeros, zeros)
-    if (mesh := mesh_of(estimator.pool)) is not None:
-        begin = lambda given, workers: given[0]._begin(given[1], workers)  # noqa: E731
-        carry = begin_on(mesh, begin, (estimator, theta), workers)
-    else:
-        carry = estimator._begin(theta, workers)
-    return EstimatorState(workers, carry, zero, zeros, zero, _signature(estimator, theta))
+    carry = estimator.placement.begin(estimator.at(zero), theta, workers)
+    return EstimatorState(workers, carry, zero, _signature(estimator, theta))
 
 
-def _in_blocks(
-    given: tuple[Estimator, Theta, Int[Array, ""]],
-    workers: Workers,
-    carry: Carry | None,
-    length: Int[Array, "workers"] | None,
-) -> tuple[Carry | None, Contributions]:
-    """One window of all workers that a device has."""
-    estimator, theta, update = given
-    run = functools.partial(estimator._run, theta, update)
-    size = parameter_count(theta)
-    return over_blocks(run, workers, carry, length, workers.start.shape[0], size)
+def gathered(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
+    """The state as arrays, as it would be on a single device: to be saved."""
+    carry = estimator.placement.gather(estimator, theta, state.workers, state.carry)
+    return EstimatorState(state.workers, carry, state.update, state.signature)
 
 
 class Unlocking(eqx.Module):
@@ -186,6 +269,7 @@ class Unlocking(eqx.Module):
     unrolls in every update, and need not be where the count is known beforehand."""
 
 
+@compiled
 def starting_points(
     estimator: Estimator, theta: Theta, key: Key[Array, ""]
 ) -> tuple[EstimatorState, Int[Array, "workers"]]:
@@ -197,18 +281,19 @@ def starting_points(
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
     )
-    return state, on_all(mesh_of(estimator.pool), offset)
+    return state, estimator.placement.everywhere(offset)
 
 
 def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
     """Tell if every worker takes exactly W steps in every window."""
     divides = estimator.horizon % estimator.window == 0
-    return isinstance(estimator.pool, JaxPool) and divides and never_ends(state.carry)
+    return divides and estimator.pool.never_ends(state.carry)
 
 
-def _init(
+@compiled
+def _unlock(
     estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
-) -> EstimatorState:
+) -> tuple[EstimatorState, Int[Array, "workers"], Int[Array, ""]]:
     state, offset = starting_points(estimator, theta, key)
     state = eqx.tree_at(lambda s: s.update, state, update)
     rounds = offset.max()
@@ -223,24 +308,9 @@ def _init(
         longest = spent.bound.sequential - spent.unused[1]
         return estimate.state, total + estimate.info.steps, sequential + longest
 
-    loop = (state, state.unlocked_total, state.unlocked_sequential)
-    if isinstance(estimator.pool, JaxPool):
-        loop = jax.lax.fori_loop(0, rounds, one_round, loop)
-    else:
-        for i in range(int(rounds)):
-            loop = one_round(i, loop)
-    state, total, sequential = loop
-    total = on_all(mesh_of(estimator.pool), total)
-    return unlocked(state, total, sequential)
-
-
-def unlocked(
-    state: EstimatorState, total: Int[Array, "workers"], sequential: Int[Array, ""]
-) -> EstimatorState:
-    """The state with the number of steps that brought its workers to their starting points."""
-    return EstimatorState(
-        state.workers, state.carry, state.update, total, sequential, state.signature
-    )
+    loop = (state, jnp.zeros_like(offset), jnp.zeros((), jnp.int32))
+    state, total, sequential = repeat(estimator, rounds, one_round, loop)
+    return state, estimator.placement.everywhere(total), sequential
 
 
 def compute_estimate(
@@ -256,67 +326,44 @@ def compute_estimate(
             "theta or estimator differs from the one the state was made for by `init`: "
             f"{_describe(signature)} instead of {_describe(state.signature)}."
         )
-    length, made = _length(state.workers, estimator.window, estimator.horizon), jnp.int32(1)
+    # A window never crosses the end of an episode.
+    length = jnp.minimum(estimator.window, estimator.horizon - state.workers.start)
+    made = jnp.int32(1)
     if unlocking is not None:
         length = jnp.where(unlocking.moving, length, 0)
         made = jnp.where(unlocking.on, 0, made)
-    carry, contributions = estimator._window(
-        theta, state.workers, state.carry, state.update, _as_given(length, estimator)
+    outcome = estimator.placement.run(
+        estimator,
+        theta,
+        state.update,
+        state.workers,
+        state.carry,
+        needed_lengths(estimator, length),
     )
+    contributions = outcome.contributions
     if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
     bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
-    grad, loss, spent, info = average(contributions, state.workers.start, bound, theta)
-    if contributions.late is not None:
-        length = jnp.where(contributions.late, 0, length)  # they are still where they were
+    grad, loss, spent, info = average(
+        contributions, outcome.absent, state.workers.start, bound, theta
+    )
+    if outcome.absent is not None:
+        length = jnp.where(outcome.absent, 0, length)
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
-        carry,
+        outcome.carry,
         state.update + made,
-        state.unlocked_total,
-        state.unlocked_sequential,
         state.signature,
     )
-    return Estimate(grad, loss, state, spent, info)
+    return Estimate(grad, loss, state, spent, info, outcome.report)
 
 
-_init_compiled = eqx.filter_jit(_init)
-starting_points_compiled = eqx.filter_jit(starting_points)
-_compute_compiled = eqx.filter_jit(compute_estimate)
-
-
-def check_settings(pool: Pool, workers: int, window: int, nonfinite: str) -> tuple[int, int]:
-    """Refuse what no estimator can do; return the numbers of workers and of steps in a window."""
-    workers, window = whole_number("workers", workers), whole_number("window", window)
-    if window > pool.horizon:
-        raise ValueError(
-            f"window must be at most the horizon, got window={window} and horizon={pool.horizon}."
-        )
-    mesh = mesh_of(pool)
-    devices = 1 if mesh is None else mesh.size
-    if workers % devices:
-        below = workers // devices * devices
-        near = f"{below} or {below + devices}" if below else f"{devices}"
-        raise ValueError(
-            f"{devices} devices must have equally many workers, and {workers} is no multiple of "
-            f"that: take {near}."
-        )
-    if nonfinite not in ("skip", "raise"):
-        raise ValueError(f'nonfinite must be "skip" or "raise", got {nonfinite!r}.')
-    return workers, window
-
-
-def check_period(period: int, window: int) -> None:
-    """Refuse a period after which no window starts."""
-    if whole_number("period", period, 0) < 1 or period % window:
-        raise ValueError(
-            f"period must be a multiple of the window, got period={period} and window={window}."
-        )
+_compute = compiled(compute_estimate)
 
 
 def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
-    """Where something stopped being finite, in words."""
+    """Say where something stopped being finite."""
     return (
         f"{count} worker(s) gave a non-finite loss or gradient in update {update}; the first is "
         f"worker {worker}, in the window from step {start} of its episode. Smaller steps "
@@ -338,28 +385,10 @@ def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
     return estimate
 
 
-def mesh_of(pool: Pool) -> Mesh | None:
-    """The devices that a pool shares its workers among, if there are several."""
-    return pool.mesh if isinstance(pool, JaxPool) else None
-
-
-def _length(workers: Workers, window: int, horizon: int) -> Int[Array, "workers"]:
-    """A window never crosses the end of an episode."""
-    return jnp.minimum(window, horizon - workers.start)
-
-
-def _as_given(length: Int[Array, "workers"], estimator: Estimator) -> Any:
-    """Lengths as the pool wants them: compiled code does without where all are the same."""
-    if isinstance(estimator.pool, JaxPool) and estimator.horizon % estimator.window == 0:
-        return None
-    return length
-
-
 def _signature(estimator: Estimator, theta: Theta) -> Any:
     """What must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
-    names = ("workers", "window", "period", "horizon")
-    settings = tuple((name, getattr(estimator, name)) for name in names if hasattr(estimator, name))
+    settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
     kind = (type(estimator).__name__, estimator.members, settings)
     return kind, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 

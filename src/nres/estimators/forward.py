@@ -1,24 +1,26 @@
 r"""Forward-mode estimators: derivatives that travel with the state, so that memory is flat in T."""
 
 import functools
-from typing import Unpack
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from nres.estimators.ad import Differentiating, Options, for_lanes
+from nres.estimators.ad import Differentiating, for_lanes
 from nres.estimators.averaging import weigh
-from nres.estimators.base import check_period
-from nres.estimators.blocks import Carry
-from nres.noise import draw_signs, times_worker, update_noise
-from nres.pools.base import Pool
-from nres.system import System, at_least_single
+from nres.estimators.base import as_period, check_period, window_field
+from nres.noise import Gaussian, Noise, draw_signs, scale_rows, update_noise
+from nres.system import at_least_single
+from nres.workers import Carry
+
+
+def _as_period(period: int | Int[Array, ""] | None) -> Int[Array, ""] | None:
+    return None if period is None else as_period(period)
 
 
 class DODGE(Differentiating):
-    r"""Forward mode along a random direction, one an episode: what `NRES` is for small noise.
+    r"""Forward mode along a random direction, one per episode: what `NRES` is for small noise.
 
     With $v \sim \mathcal N(0, I)$ the tangent $\frac{ds_t}{d\theta} v$ is carried along with the
     state, and a window, of which an episode has $n$, contributes
@@ -26,7 +28,7 @@ class DODGE(Differentiating):
     $$ g = \frac{n}{T} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v, $$
 
     unbiased for the gradient that `BPTT` computes, of the loss itself, without smoothing. W steps
-    a worker and estimate, each at two to three times the cost of a plain one.
+    per worker and estimate, each at two to three times the cost of a plain one.
 
     ```python
     estimator = nres.DODGE(system, window=100, workers=200)
@@ -34,52 +36,47 @@ class DODGE(Differentiating):
 
     **Arguments:**
 
-    - `system`: a `nres.System` whose `init` and `step` can be differentiated.
+    - `pool`: an `nres.System` whose `init` and `step` can be differentiated.
     - `window`: W, the steps each worker takes for one estimate.
     - `workers`: N, how many unrolls sit at independent steps of their episodes.
     - `period`: K, after how many steps a new direction is drawn; a multiple of W. The tangent
         then sums over the directions of the episode, and so does the weight: `GPES` for small
         noise. By default one direction serves a whole episode, which has the least variance.
-    - `nonfinite`: as for `BPTT`.
+    - `noise`: the law of the directions, an `nres.Noise` with covariance $\sigma^2 I$.
+    - `nonfinite`, `placement`: as for `NRES`.
 
     **Reference:** Silver et al., *Learning by Directional Gradient Descent*, ICLR 2022.
     """
 
-    period: int = eqx.field(static=True)
+    window: int = window_field()
+    period: Int[Array, ""] | None = eqx.field(kw_only=True, default=None, converter=_as_period)
+    noise: Noise = eqx.field(kw_only=True, default=Gaussian())
 
-    def __init__(
-        self,
-        system: System | Pool,
-        *,
-        window: int,
-        workers: int,
-        period: int | None = None,
-        **options: Unpack[Options],
-    ):
-        super().__init__(system, workers=workers, window=window, **options)
-        if period is not None:
-            check_period(period, window)
-        self.period = self.horizon if period is None else period
+    def __check_init__(self) -> None:
+        if self.period is not None:
+            check_period(self.period, self.window)
 
-    def _begin(self, theta, workers):
+    def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)
         state = self.pool.begin(None, thetas, workers.episode_keys(), workers.start)
         return Carry(self._direction(theta, workers, None)[0], (state, _zeros(state)))
 
     def _direction(self, theta, workers, old):
+        period = self.horizon if self.period is None else self.period
         return update_noise(
+            self.noise,
             old,
             theta,
             workers.key,
-            workers.noise_numbers(self.horizon, self.period),
+            workers.noise_numbers(self.horizon, period),
             workers.start,
             jnp.ones(()),
-            period=self.period,
-            keep=True,
-            accumulate=self.period < self.horizon,
+            period=period,
+            store=True,
+            accumulate=self.period is not None,
         )
 
-    def _run(self, theta, update, workers, carry, length):
+    def run(self, theta, workers, carry, length):
         noise, direction = self._direction(theta, workers, carry.noise)
         keys, start = workers.episode_keys(), workers.start
 
@@ -93,8 +90,7 @@ class DODGE(Differentiating):
             unroll, (state, for_lanes(theta, start.size)), tangents
         )
         weight = direction if noise.score is None else noise.score
-        scale = self.windows / self.horizon
-        contributions = weigh(slope[0] * scale, weight, loss[0] * scale, steps)
+        contributions = weigh(slope[0] * self.scale, weight, loss[0] * self.scale, steps)
         return Carry(noise, (state, tangent)), contributions
 
 
@@ -114,7 +110,7 @@ class UORO(Differentiating):
     $$ \Big(\frac{\partial L_t}{\partial s} \tilde s\Big)\,\tilde\theta
        + \frac{\partial L_t}{\partial\theta}, $$
 
-    unbiased for the gradient that `BPTT` computes. W steps a worker and estimate.
+    unbiased for the gradient that `BPTT` computes. W steps per worker and estimate.
 
     Parts of the state that are not floating-point, counters or keys, are carried as they are;
     complex ones are refused.
@@ -128,19 +124,16 @@ class UORO(Differentiating):
     **Reference:** Tallec and Ollivier, *Unbiased Online Recurrent Optimization*, ICLR 2018.
     """
 
-    def __init__(
-        self, system: System | Pool, *, window: int, workers: int, **options: Unpack[Options]
-    ):
-        super().__init__(system, workers=workers, window=window, **options)
+    window: int = window_field()
 
-    def _begin(self, theta, workers):
+    def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)
         state = self.pool.begin(None, thetas, workers.episode_keys(), workers.start)
         if any(jnp.iscomplexobj(x) for x in jax.tree.leaves(_zeros(state))):
             raise ValueError("UORO needs real states: give real and imaginary parts separately.")
         return Carry(None, (state, _zeros(state), _zeros(thetas)))
 
-    def _run(self, theta, update, workers, carry, length):
+    def run(self, theta, workers, carry, length):
         thetas = for_lanes(theta, workers.start.size)
         keys, start = workers.episode_keys(), workers.start
         # The numbers of an episode's signs: one for the initial state, one for every step.
@@ -165,10 +158,9 @@ class UORO(Differentiating):
         product, rows, *_ = _transition(begin, carry.pool, thetas, signs)
         offsets = jnp.arange(self.window, dtype=start.dtype)
         (product, rows), (loss, steps) = jax.lax.scan(step, (product, rows), offsets)
-        scale = self.windows / self.horizon
-        loss, steps = loss[:, 0].sum(axis=0) * scale, steps.sum(axis=0, dtype=steps.dtype)
+        loss, steps = loss[:, 0].sum(axis=0) * self.scale, steps.sum(axis=0, dtype=steps.dtype)
         rows = jax.tree.map(lambda x: x[0], rows)
-        contributions = weigh(jnp.full_like(loss, scale), rows, loss, steps)
+        contributions = weigh(jnp.full_like(loss, self.scale), rows, loss, steps)
         return Carry(None, product), contributions
 
 
@@ -193,7 +185,7 @@ def _transition(function, carry, thetas, signs):
     (direct,) = pull((_zeros(floats), jnp.ones_like(loss)))
     row = jax.tree.map(
         lambda x, d: _unless(slope == 0, x) + d.astype(x.dtype),
-        jax.vmap(times_worker)(slope, th),
+        jax.vmap(scale_rows)(slope, th),
         direct,
     )
     s, th = jax.tree.map(jnp.add, _balance(moved, th), _balance(nu, pulled))

@@ -1,11 +1,15 @@
-"""`Pool`: where a batch of unrolls runs, one window at a time."""
+"""`Pool`: a batch of unrolls that advances one window at a time."""
 
-from typing import Any, Protocol, runtime_checkable
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int, PyTree
+from jaxtyping import Float, Int, PyTree
 
 
 class PoolError(RuntimeError):
@@ -21,12 +25,10 @@ class Window(eqx.Module):
     """The losses of the window, summed; absorbed steps included."""
     steps: Int[Array | np.ndarray, "members workers"]
     """How many steps were really taken; absorbed steps not included."""
-    ended: Bool[Array | np.ndarray, "members workers"]
-    """Whether the trajectory has ended early, in this window or an earlier one."""
 
 
 def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndarray) -> None:
-    """Raise a `ValueError` where a pool that is not JAX returned what no estimator can use.
+    """Raise a `ValueError` if a pool that is not JAX returned what no estimator can use.
 
     **Arguments:**
 
@@ -39,7 +41,7 @@ def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndar
     if not isinstance(window, Window):
         raise ValueError(
             f"{name} must return an nres.Window, got {type(window).__name__}: "
-            "write nres.Window(state, loss, steps, ended)."
+            "write nres.Window(state, loss, steps)."
         )
     loss, steps = np.asarray(window.loss), np.asarray(window.steps)
     if not lanes == loss.shape == steps.shape:
@@ -61,27 +63,43 @@ def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndar
         )
 
 
-@runtime_checkable
-class Pool(Protocol):
+class Pool(abc.ABC):
     """A batch of unrolls that advances one window at a time.
 
     A *worker* is a group of unrolls, its *members*, that differ in their parameters alone: an
     antithetic pair has two. Keys, positions and resets are given per worker, so members share
     every random number and start their episodes together.
 
-    To use a simulator that is not written in JAX, implement this class with NumPy: then
-    parameters, keys and positions arrive as NumPy arrays, and no code of the pool is traced.
-    `nres.JaxPool` implements it for a `nres.System`.
+    To use a simulator that is not written in JAX, inherit from this class and implement `advance`
+    with NumPy: parameters, keys and positions then arrive as NumPy arrays, and JAX traces no code
+    of the pool. A pool that JAX can trace inherits from `nres.pools.TraceablePool` instead;
+    `nres.JaxPool` is the one for an `nres.System`.
+
+    The other members say what else a pool can do. Their defaults promise nothing.
     """
 
     horizon: int
     """T: the number of steps in an episode."""
 
-    can_fork: bool
-    """Whether states can be copied, so that `fork` works and `Window.state` is a value: kept or
-    saved, it can be continued from at any time, as often as one likes. A simulator that cannot
-    be copied says so here, and is continued from its newest state alone."""
+    traceable: bool = False
+    """True if JAX can trace `advance`, so that whole estimates are compiled."""
 
+    can_fork: bool = False
+    """True if states can be copied, so that `fork` works and `Window.state` is a value: kept or
+    saved, it can be continued from at any time, as often as one likes. A pool without this is
+    continued from its newest state alone."""
+
+    initial_theta: ClassVar[Callable[..., PyTree] | None] = None
+    """`initial_theta(key)` returns the parameters to start from; `None` if the pool has none."""
+
+    metrics: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
+    """`metrics(theta, key)` measures progress: numbers by name, the first is the one to compare,
+    and less is better. `None` stands for the mean loss of some whole episodes."""
+
+    metrics_steps: int | None = None
+    """The number of unroll steps in `metrics`, if that is known."""
+
+    @abc.abstractmethod
     def advance(
         self,
         state: Any,
@@ -99,7 +117,7 @@ class Pool(Protocol):
             worker afresh.
         - `thetas`: the parameters of each unroll: like one `theta`, with axes
             `(members, workers)` in front of every leaf.
-        - `keys`: one random key a worker and episode, the same for all windows of the episode;
+        - `keys`: one random key per worker and episode, the same for all windows of the episode;
             a NumPy pool gets an array of `uint32`, of shape `(workers, 2)` for the usual keys.
             All randomness must come from these keys and the step.
         - `start`: steps already taken by each worker. A worker at 0 begins a new episode in
@@ -112,15 +130,77 @@ class Pool(Protocol):
         the problem says otherwise) for each remaining step of this and later windows, until its
         worker begins a new episode.
         """
-        ...
 
     def fork(self, state: Any, member: int) -> Any:
-        """Let every member continue from the state of one of them (`TES` needs this).
-
-        A pool that cannot has the method, too, and raises.
-        """
-        ...
+        """Let every member continue from the state of one of them (`TES` needs this)."""
+        raise PoolError(f"{type(self).__name__} cannot copy states.")
 
     def check(self, theta: PyTree) -> None:
         """Raise a `ValueError` if `theta` cannot be unrolled, before anything is computed."""
-        ...
+
+    def programs(self, theta: PyTree) -> list[Any]:
+        """The computations of a pool as jaxprs, to tell it from a changed one, if there are any."""
+        return []
+
+    def never_ends(self, states: PyTree) -> bool:
+        """Tell if all unrolls whose states are in a tree are known to run to the horizon."""
+        return False
+
+    def close(self) -> None:
+        """Release processes, threads and files."""
+
+
+class TraceablePool(Pool):
+    """A pool that JAX can trace: `advance` in two halves, which may be differentiated.
+
+    `begin` and `run` take and return JAX arrays; `keys` are JAX random keys. A state is a pytree
+    of arrays with axes `(members, workers)` in front.
+    """
+
+    traceable = True
+    can_fork = True
+
+    @abc.abstractmethod
+    def begin(
+        self, state: Any, thetas: PyTree, keys: Array, start: Int[Array, "workers"]
+    ) -> PyTree:
+        """Initialise the workers at step 0 and leave the others; `state` may be `None`."""
+
+    @abc.abstractmethod
+    def run(
+        self,
+        state: PyTree,
+        thetas: PyTree,
+        keys: Array,
+        start: Int[Array, "workers"],
+        window: int,
+        length: Int[Array, "workers"] | None = None,
+    ) -> Window:
+        """Take the steps of a window, of which there is at least one."""
+
+    def programs(self, theta: PyTree) -> list[Any]:
+        thetas = jax.tree.map(lambda x: x[None, None], theta)
+        keys, start = jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32)
+        state = jax.eval_shape(lambda: self.begin(None, thetas, keys, start))
+        return [
+            jax.make_jaxpr(lambda thetas: self.begin(None, thetas, keys, start))(thetas),
+            jax.make_jaxpr(lambda *given: self.run(*given, keys, start, 1))(state, thetas),
+        ]
+
+    def advance(
+        self,
+        state: Any,
+        thetas: PyTree,
+        keys: Array,
+        start: Int[Array, "workers"],
+        window: int,
+        length: Int[Array, "workers"] | None = None,
+    ) -> Window:
+        state = self.begin(state, thetas, keys, start)
+        if window == 0:  # a scan of no steps would still be compiled
+            lanes = jax.tree.leaves(thetas)[0].shape[:2]
+            return Window(state, jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32))
+        return self.run(state, thetas, keys, start, window, length)
+
+    def fork(self, state: PyTree, member: int) -> PyTree:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)

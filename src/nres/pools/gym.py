@@ -1,5 +1,6 @@
 """`GymPool`: any gymnasium environment, in this process or in several."""
 
+import copy
 import itertools
 import multiprocessing
 import os
@@ -94,11 +95,14 @@ class GymPool(PolicyPool):
             f"clip={self.clip}, options={self._make[1]})"
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, here or elsewhere, makes its own environments.
+        return self.__dict__ | {"_hosts": [], "_count": 0, "_serial": -1}
+
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
-        """Loss and return of 20 unperturbed episodes."""
+        """Measure the loss and the return of 20 unperturbed episodes."""
         # In environments of their own: those that train may not be able to go back.
-        pool = GymPool.__new__(GymPool)
-        pool.__dict__.update(self.__dict__, _hosts=[], _count=0, _serial=-1)
+        pool = copy.copy(self)
         try:
             return PolicyPool.metrics(pool, theta, key)
         finally:
@@ -166,7 +170,7 @@ class GymPool(PolicyPool):
         loss, steps = whole.pop("loss"), whole.pop("steps")
         self._serial = next(_SERIALS)
         whole["serial"] = np.full((members, workers), self._serial)
-        return Window(whole, loss, steps, whole["ended"].copy())
+        return Window(whole, loss, steps)
 
     def _serve(self, count: int) -> bool:
         """Provide environments for so many lanes; whether they were there before."""

@@ -9,11 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.checks import whole_number
-from nres.pools.base import Pool, Window, check_window
+from nres.pools.base import Pool, TraceablePool, Window
 from nres.system import System, at_least_single, check_system, horizon_of
 
 
@@ -24,7 +23,7 @@ class _Lane(eqx.Module):
     ended: Array | None  # None when the system never ends early
 
 
-class JaxPool(eqx.Module):
+class JaxPool(eqx.Module, TraceablePool):
     """Unrolls a `System` in a batch: `vmap` over members and workers, `scan` over steps.
 
     ```python
@@ -38,47 +37,36 @@ class JaxPool(eqx.Module):
     - `unroll`: how many steps are compiled into one iteration of the scan. More is faster for
         cheap steps, on GPUs above all, and takes longer to compile. By default it is chosen
         from the backend and the size of the step.
-    - `mesh`: devices to share the workers among, such as
-        `jax.make_mesh((jax.device_count(),), ("workers",))`. Their number must divide that of
-        the workers. Results are the same on any number of devices, but for the order in which
-        contributions are added.
     """
 
     system: System
     unroll: int | None = eqx.field(static=True)
-    mesh: Mesh | None = eqx.field(static=True)
-    horizon: int = eqx.field(static=True)
-    can_fork: bool = eqx.field(static=True)
 
-    def __init__(self, system: Any, *, unroll: int | None = None, mesh: Any = None):
+    def __init__(self, system: Any, *, unroll: int | None = None):
         if not isinstance(system, System):
             raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
-        unroll = None if unroll is None else whole_number("unroll", unroll)
-        horizon = horizon_of(system)
+        horizon_of(system)
         # NumPy arrays cannot be indexed by traced numbers.
         self.system = jax.tree.map(
             lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, system
         )
-        self.unroll = unroll
-        self.mesh = as_mesh(mesh)
-        self.horizon = horizon
-        self.can_fork = True
+        self.unroll = None if unroll is None else whole_number("unroll", unroll)
 
-    def advance(
-        self,
-        state: _Lane | None,
-        thetas: PyTree,
-        keys: Key[Array, "workers"],
-        start: Int[Array, "workers"],
-        window: int,
-        length: Int[Array, "workers"] | None = None,
-    ) -> Window:
-        state = self.begin(state, thetas, keys, start)
-        if window == 0:  # a scan of no steps would still be compiled
-            lanes = jax.tree.leaves(thetas)[0].shape[:2]
-            loss, steps = jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32)
-            return Window(state, loss, steps, jnp.zeros(lanes, bool))
-        return self.run(state, thetas, keys, start, window, length)
+    @property
+    def horizon(self) -> int:  # type: ignore[override]
+        return horizon_of(self.system)
+
+    @property
+    def initial_theta(self) -> Any:  # type: ignore[override]
+        return self.system.initial_theta
+
+    @property
+    def metrics(self) -> Any:  # type: ignore[override]
+        return self.system.metrics
+
+    @property
+    def metrics_steps(self) -> int | None:  # type: ignore[override]
+        return self.system.metrics_steps
 
     def begin(
         self,
@@ -87,7 +75,6 @@ class JaxPool(eqx.Module):
         keys: Key[Array, "workers"],
         start: Int[Array, "workers"],
     ) -> _Lane:
-        """The first half of `advance`: initial states for the workers at step 0."""
         return _over_lanes(self._begin_one, state, thetas, keys, start)
 
     def run(
@@ -99,16 +86,25 @@ class JaxPool(eqx.Module):
         window: int,
         length: Int[Array, "workers"] | None = None,
     ) -> Window:
-        """The second half of `advance`: the steps themselves."""
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
         run = functools.partial(self._run_one, window=window, lanes=lanes)
         return Window(*_over_lanes(run, state, thetas, keys, start, length))
 
-    def fork(self, state: _Lane, member: int) -> _Lane:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)
-
     def check(self, theta: PyTree) -> None:
         check_system(self.system, theta)
+
+    def programs(self, theta: PyTree) -> list[Any]:
+        system, key = self.system, jax.random.key(0)
+        state = jax.eval_shape(system.init, theta, key)
+        return [
+            jax.make_jaxpr(system.init)(theta, key),
+            jax.make_jaxpr(system.step)(state, theta, np.int32(0), key),
+        ]
+
+    def never_ends(self, states: PyTree) -> bool:
+        is_lane = lambda x: isinstance(x, _Lane)  # noqa: E731
+        lanes = list(filter(is_lane, jax.tree.leaves(states, is_leaf=is_lane)))
+        return bool(lanes) and all(lane.ended is None for lane in lanes)
 
     def _begin_one(self, lane, theta, key, start):
         system = self.system
@@ -158,32 +154,7 @@ class JaxPool(eqx.Module):
         (lane, total, taken), _ = scan(body, (lane, total, taken), steps, unroll=unroll)
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
-        return lane, total, taken, lane.ended if ends else jnp.zeros((), bool)
-
-
-def never_ends(states: PyTree) -> bool:
-    """Tell if the unrolls whose states are in a tree all run to the horizon."""
-    is_lane = lambda x: isinstance(x, _Lane)  # noqa: E731
-    lanes = list(filter(is_lane, jax.tree.leaves(states, is_leaf=is_lane)))
-    return bool(lanes) and all(lane.ended is None for lane in lanes)
-
-
-def as_mesh(mesh: Any) -> Mesh | None:
-    """A mesh whose axes are left to the compiler, as the rest of the program leaves them.
-
-    For the one device that is used anyway none is needed, and faster for it.
-    """
-    if mesh is None:
-        return None
-    if not isinstance(mesh, Mesh) or mesh.empty:
-        raise TypeError(
-            "mesh must be a jax.sharding.Mesh of at least one device, such as "
-            f'jax.make_mesh((jax.device_count(),), ("workers",)); got {mesh!r}.'
-        )
-    if mesh.devices.ravel().tolist() == jax.devices()[:1]:
-        return None
-    kinds = (AxisType.Auto,) * len(mesh.axis_names)
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+        return lane, total, taken
 
 
 def _over_lanes(function: Callable, state: PyTree, thetas: PyTree, *per_worker: Any) -> Any:
@@ -274,38 +245,17 @@ def _count_equations(jaxpr: Any) -> int:
     return count
 
 
-def as_pool(system_or_pool: Any) -> Pool:
-    """A `System` wrapped in a `JaxPool`; a pool as it is."""
-    if isinstance(system_or_pool, System):
-        return JaxPool(system_or_pool)
-    if isinstance(system_or_pool, type):
-        name = system_or_pool.__name__
+def as_pool(system: System | Pool) -> Pool:
+    """Wrap a `System` in a `JaxPool`; return a pool as it is."""
+    given: Any = system
+    if isinstance(given, System):
+        return JaxPool(given)
+    if isinstance(given, Pool):
+        return given
+    if isinstance(given, type):
+        name = given.__name__
         raise TypeError(f"expected a system or pool, got the class {name}: write {name}(...).")
-    if isinstance(system_or_pool, Pool):
-        return system_or_pool
-    parts = ("horizon", "can_fork", "advance", "fork", "check")
-    missing = [part for part in parts if not hasattr(system_or_pool, part)]
     raise TypeError(
-        "expected an nres.System or an object that implements nres.Pool, got "
-        f"{type(system_or_pool).__name__}, which has no {', '.join(missing)}."
+        f"expected an nres.System or an nres.Pool, got {type(given).__name__}: inherit from one of "
+        "them."
     )
-
-
-def advance(
-    pool: Pool,
-    state: Any,
-    thetas: PyTree,
-    keys: Key[Array, "workers"],
-    start: Int[Array, "workers"],
-    window: int,
-    length: Int[Array, "workers"] | None = None,
-) -> Window:
-    """`Pool.advance` with JAX arrays, whatever the pool wants."""
-    if not isinstance(pool, JaxPool):
-        lengths = jnp.full_like(start, window) if length is None else length
-        words = jax.random.key_data(keys)
-        thetas, words, start, lengths = jax.device_get((thetas, words, start, lengths))
-        result = pool.advance(state, thetas, words, start, window, lengths)
-        check_window(pool, result, jax.tree.leaves(thetas)[0].shape[:2], lengths)
-        return result
-    return pool.advance(state, thetas, keys, start, window, length)

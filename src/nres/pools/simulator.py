@@ -1,4 +1,4 @@
-"""What pools of simulators that are not JAX have in common."""
+"""The common part of pools of simulators that are not written in JAX."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.evaluation import evaluate
 from nres.policies import Policy
+from nres.pools.base import Pool
 from nres.system import Theta
+from nres.workers import worker_keys
 
 EPISODES = 20
 
@@ -23,7 +24,7 @@ def flat_lanes(tree: PyTree, dtype: Any = None) -> PyTree:
     return jax.tree.map(lambda x: np.asarray(x, dtype).reshape(-1, *x.shape[2:]), tree)
 
 
-class PolicyPool:
+class PolicyPool(Pool):
     """What a pool can do once it has a policy, whatever the simulator.
 
     A state is a dictionary of arrays with axes `(members, workers)` in front.
@@ -39,13 +40,19 @@ class PolicyPool:
         return self.policy.initial_theta(key)
 
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
-        """Loss a step and return of 20 unperturbed episodes."""
-        losses = np.asarray(evaluate(self, theta, key, episodes=EPISODES).losses, np.float64)
+        """Measure the loss per step and the return of 20 unperturbed episodes."""
+        keys = worker_keys(jax.random.split(key)[0], EPISODES)  # those of `nres.evaluate`
+        thetas = jax.tree.map(
+            lambda x: np.broadcast_to(np.asarray(x), (1, EPISODES, *np.shape(x))), theta
+        )
+        words, start = np.asarray(jax.random.key_data(keys)), np.zeros(EPISODES, np.int32)
+        window = self.advance(None, thetas, words, start, self.horizon)
+        losses = np.asarray(window.loss[0], np.float64) / self.horizon
         total = -losses * self.horizon
         return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
 
     @property
-    def metrics_steps(self) -> int:
+    def metrics_steps(self) -> int:  # type: ignore[override]
         """The number of unroll steps in `metrics`, at most."""
         return EPISODES * self.horizon
 

@@ -12,15 +12,14 @@ import jax
 from nres import multihost
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
-from nres.estimators.base import blank_state
-from nres.estimators.values import Steps
-from nres.pools.base import Pool
+from nres.estimators.base import Estimator, blank_state
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
 from nres.runs.settings import EVALUATIONS, Problem, Settings
 from nres.system import Theta
 from nres.training import Progress, Reporter, TrainResult, TrainState, train
+from nres.workers import Steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +86,7 @@ def execute(
     last = settings.updates if updates is None else whole_number("updates", updates)
     folder = run.path / "checkpoints"
     with (
-        _closing(problem.estimator.pool),
+        _closing(problem.estimator),
         run.locked(),
         Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
     ):
@@ -185,11 +184,11 @@ def _continued(
         # is complete needs no workers at their starting points.
         key = jax.random.fold_in(problem.key, made)
         if last > made:
-            carried = estimator.init(tree["theta"], key, update=made)
+            carried, unlocking = estimator.unlock(tree["theta"], key, update=made)
+            both = zip(facts["steps"], unlocking, strict=True)
+            facts["steps"] = [before + more for before, more in both]
         else:
             carried = blank_state(estimator, tree["theta"], key)
-        both = zip(facts["steps"], carried.unlock_steps, strict=True)
-        facts["steps"] = [before + more for before, more in both]
     recorded = facts.get("settings", {})  # earlier versions have none
     for name, value in run.settings.determining().items():
         if recorded.get(name, value) != value:
@@ -206,14 +205,13 @@ def _continued(
 
 
 @contextlib.contextmanager
-def _closing(pool: Pool) -> Iterator[None]:
-    """Let a pool that has processes or actors end them, whatever happens."""
+def _closing(estimator: Estimator) -> Iterator[None]:
+    """Let a pool and a placement that have processes or actors end them, whatever happens."""
     try:
         yield
     finally:
-        close = getattr(pool, "close", None)
-        if close is not None:
-            close()
+        estimator.placement.close()
+        estimator.pool.close()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from nres.pools.jax import JaxPool, as_pool
+from nres.pools.jax import as_pool
 from nres.runs.settings import Problem, Settings
 
 # Where code lies and where objects are in memory, which a text about a program may mention.
@@ -49,21 +49,15 @@ def _described(settings: Settings, problem: Problem, text: Callable[[Any], str])
     shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
     digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
     file = settings.system.rpartition(":")[0]
-    if not isinstance(pool, JaxPool):
+    programs = pool.programs(problem.theta)
+    if not programs:
         digest.update(json.dumps(settings.options, sort_keys=True).encode())
         if file.endswith(".py"):
             digest.update(Path(file).read_bytes())
-    else:
-        system = pool.system
-        key, t = jax.random.key(0), np.int32(0)
-        state = jax.eval_shape(system.init, problem.theta, key)
-        for jaxpr in (
-            jax.make_jaxpr(system.init)(problem.theta, key),
-            jax.make_jaxpr(system.step)(state, problem.theta, t, key),
-        ):
-            digest.update(text(jaxpr).encode())
-            for constant in jaxpr.consts:
-                digest.update(np.asarray(constant).tobytes())
+    for jaxpr in programs:
+        digest.update(text(jaxpr).encode())
+        for constant in jaxpr.consts:
+            digest.update(np.asarray(constant).tobytes())
     # Another version of JAX may write the same system differently, and a system may compute the
     # same in another way on another kind of device.
     where = f"{jax.__version__} on {jax.default_backend()}"

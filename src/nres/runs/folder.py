@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import platform
@@ -23,9 +24,10 @@ import numpy as np
 import nres
 from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import blank_state
+from nres.estimators.base import Estimator, blank_state
+from nres.estimators.values import EstimatorState
+from nres.execution import choose
 from nres.files import create_json, read_plain, write_json
-from nres.pools.jax import JaxPool
 from nres.runs.fingerprint import fingerprint, is_same
 from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
@@ -275,12 +277,13 @@ class Run:
 def checkpoint_template(problem: Problem) -> dict[str, Any]:
     """What a checkpoint of the problem looks like, without unrolling anything."""
     estimator, theta = problem.estimator, problem.theta
-    if isinstance(estimator.pool, JaxPool):
-        state = jax.eval_shape(estimator.init, theta, problem.key)
-    else:  # only the simulator knows what its states look like
-        state = blank_state(estimator, theta, problem.key)
+    state = choose(estimator, _blank_shapes, blank_state)(estimator, theta, problem.key)
     optimizer = jax.eval_shape(problem.optimizer.init, theta)
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
+
+
+def _blank_shapes(estimator: Estimator, theta: Theta, key: jax.Array) -> EstimatorState:
+    return jax.eval_shape(functools.partial(blank_state, estimator), theta, key)
 
 
 def new_path(system: str, what: str) -> Path:

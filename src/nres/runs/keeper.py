@@ -12,10 +12,7 @@ import numpy as np
 
 from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator
-from nres.estimators.es import EvolutionStrategy
-from nres.estimators.remote import portable
-from nres.pools.ray import RayPool
+from nres.estimators.base import Estimator, gathered
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
 from nres.training import Progress, TrainResult, TrainState
@@ -85,11 +82,7 @@ class Keeper:
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.sync()
-        carried = state.estimator
-        if isinstance(self.estimator, EvolutionStrategy) and isinstance(
-            self.estimator.pool, RayPool
-        ):
-            carried = portable(self.estimator, theta, carried)
+        carried = gathered(self.estimator, theta, state.estimator)
         tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
         facts = {
             "update": state.update,
@@ -123,8 +116,8 @@ class Keeper:
         rows = progress.rows
         if not len(rows["nonfinite"]):
             return False
-        bad, late = int(rows["nonfinite"][-1]), int(rows["late"][-1])
-        return bad > 0 and bad + late >= self.estimator.workers
+        # The loss is a mean over the workers that gave something finite.
+        return bool(rows["nonfinite"][-1] > 0 and np.isnan(rows["loss"][-1]))
 
     def _best_so_far(self) -> float:
         file = self.run.path / BEST

@@ -15,7 +15,6 @@ from nres.history import COLUMNS
 from nres.training import Progress
 
 _AVERAGED = ("loss", "grad_norm")
-_COUNTED = ("nonfinite", "restarted", "late")
 _COUNTS = COLUMNS[:3]
 
 
@@ -31,8 +30,8 @@ class MetricsWriter:
     """Appends entries: one every `log_every` updates, and one for each evaluation.
 
     An entry tells of the updates since the one before: `loss` and `grad_norm` are means over
-    them, `nonfinite` is a sum, and so are `restarted` and `late`, which are only mentioned where
-    they are not zero. Every call ends with a flush, so a crash loses at most a line.
+    them, `nonfinite` is a sum, and so is what the placement counts, which is only mentioned where
+    it is not zero. Every call ends with a flush, so a crash loses at most a line.
 
     **Arguments:**
 
@@ -52,7 +51,7 @@ class MetricsWriter:
         remark: dict[str, Any] | None = None,
     ):
         self.path, self.log_every = path, log_every
-        self.pending = {name: (pending or {}).get(name, []) for name in (*_AVERAGED, *_COUNTED)}
+        self.pending = {name: [] for name in (*_AVERAGED, "nonfinite")} | (pending or {})
         self.remark = remark or {}
         before = read_plain(path) if path.exists() or path.is_symlink() else b""
         self._bytes, self._crc = len(before), zlib.crc32(before)
@@ -63,12 +62,14 @@ class MetricsWriter:
         """Take in the updates since the last call, and what was evaluated after them."""
         rows = {name: column.tolist() for name, column in progress.rows.items()}
         numbers = rows["update"]
+        for name in rows.keys() - {*COLUMNS}:
+            self.pending.setdefault(name, [])
         if not numbers and progress.evals is not None:
             self._write(self._start(progress) | _named(progress.evals))
         complete = progress.evals is not None or progress.state.update == progress.updates
         for i, update in enumerate(numbers):
             for name, values in self.pending.items():
-                values.append(rows[name][i])
+                values.append(rows[name][i] if name in rows else 0)
             closes = complete and i == len(numbers) - 1
             if update % self.log_every == 0 or closes:
                 entry = {name: rows[name][i] for name in COLUMNS[:4]} | self._summary()
@@ -105,7 +106,7 @@ class MetricsWriter:
     def _start(self, progress: Progress) -> dict[str, Any]:
         """The entry of an evaluation before the first update."""
         total, sequential = progress.state.steps
-        entry: dict[str, Any] = dict.fromkeys(COLUMNS[:-2])
+        entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         entry |= {"update": progress.state.update, "total_steps": total}
         return entry | {"sequential_steps": sequential, "seconds": progress.state.seconds}
 
@@ -115,7 +116,7 @@ class MetricsWriter:
             # An exact sum, so that it does not matter where a run was continued.
             finite = [value for value in self.pending[name] if math.isfinite(value)]
             result[name] = math.fsum(finite) / len(finite) if finite else None
-        counts = {name: sum(self.pending[name]) for name in _COUNTED}
+        counts = {n: sum(values) for n, values in self.pending.items() if n not in _AVERAGED}
         result |= {name: n for name, n in counts.items() if n or name == "nonfinite"}
         for values in self.pending.values():
             values.clear()

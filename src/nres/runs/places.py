@@ -8,11 +8,12 @@ import jax
 
 from nres import multihost
 from nres.experiments.presets import SYSTEMS
+from nres.placement import Devices, Ray
+from nres.placement.ray import connect
+from nres.placement.ray.cluster import require_ray
 from nres.pools.base import Pool
-from nres.pools.jax import JaxPool
+from nres.pools.jax import as_pool
 from nres.pools.mujoco import MujocoPool
-from nres.pools.ray import RayPool, connect
-from nres.pools.ray.cluster import require_ray
 from nres.runs.names import SettingsError, load_system
 from nres.system import System
 
@@ -54,10 +55,10 @@ def moved(
     return changed
 
 
-def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
+def on_devices(system: System | Pool, name: str, count: int) -> Devices:
     """The system on so many devices, those of all processes if there are several."""
     there = jax.devices()
-    if not isinstance(system, System):
+    if not as_pool(system).traceable:
         raise SettingsError(
             f"{name} is not computed by JAX, so --devices does not apply: it uses the "
             "processors of this machine, or with --ray those of several."
@@ -71,10 +72,10 @@ def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
         raise SettingsError(
             f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
         )
-    return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
+    return Devices(jax.make_mesh((count,), ("workers",), devices=there[:count]))
 
 
-def on_ray(system: System | Pool, settings: "Settings") -> RayPool:
+def on_ray(system: System | Pool, settings: "Settings") -> Ray:
     """The system in the actors of a Ray cluster."""
     assert settings.ray is not None
     options = settings.options
@@ -84,6 +85,6 @@ def on_ray(system: System | Pool, settings: "Settings") -> RayPool:
     try:
         connect(settings.ray, cpus=settings.actors)
         actors = settings.actors or int(require_ray().cluster_resources()["CPU"])
-        return RayPool(make, actors=actors, allow_stale=settings.allow_stale)
+        return Ray(make_pool=make, actors=actors, allow_stale=settings.allow_stale)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"--ray {settings.ray}: {error}") from error

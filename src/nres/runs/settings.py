@@ -285,7 +285,7 @@ def _without_preset(system: str, method: str, given: dict[str, Any]) -> dict[str
 
 def evaluation_steps(system: Any) -> int:
     """The number of unroll steps that one evaluation of a system takes, as far as is known."""
-    return int(getattr(system, "metrics_steps", EPISODES * system.horizon))
+    return system.metrics_steps or EPISODES * system.horizon
 
 
 def _horizon(system: str, options: dict[str, Any]) -> int:
@@ -317,16 +317,13 @@ def build(settings: Settings) -> Problem:
     values = {name: value for name, value in values.items() if value is not None}
     if "sigma" in values:
         values["sigma"] = _number(values["sigma"])
-    if settings.ray is not None and "sigma" not in info.takes:
-        raise SettingsError(
-            f"{settings.method} differentiates the system, which actors do not: --ray is for "
-            "evolution strategies, such as --method nres."
-        )
+    if "noise" in values:
+        values["store_noise"] = values.pop("noise") == "keep"
     estimator = _estimator(settings, system, values)
     start, train = jax.random.split(jax.random.key(settings.seed))
     if settings.start_seed is not None:
         start, _ = jax.random.split(jax.random.key(settings.start_seed))
-    if not hasattr(system, "initial_theta"):
+    if system.initial_theta is None:
         raise SettingsError(
             f"{settings.system} does not say where to start: give it a method "
             "`initial_theta(self, key)` that returns the parameters to begin with."
@@ -340,19 +337,19 @@ def build(settings: Settings) -> Problem:
 
     def measure(theta):
         key = jax.random.key(EVAL_KEY)
-        if hasattr(system, "metrics"):
+        if system.metrics is not None:
             return system.metrics(theta, key)
         return {"loss": evaluate(system, theta, key, episodes=EPISODES).loss}
 
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
     # Last, when all else has been checked: actors take seconds to start.
     if settings.devices is not None:
-        pool = on_devices(system, settings.system, settings.devices)
-        estimator = _estimator(settings, pool, values)
+        placement = on_devices(system, settings.system, settings.devices)
+        estimator = _estimator(settings, system, values | {"placement": placement})
     elif settings.ray is not None:
         actors = on_ray(system, settings)
         try:
-            estimator = _estimator(settings, actors, values)
+            estimator = _estimator(settings, system, values | {"placement": actors})
         except SettingsError:
             actors.close()
             raise

@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.estimators.base import as_key
-from nres.estimators.values import Steps
 from nres.evaluation import evaluate
+from nres.execution import choose
 from nres.pools.base import Pool
-from nres.pools.jax import JaxPool, as_pool
+from nres.pools.jax import as_pool
 from nres.system import as_theta, parameter_count
 from nres.variance.sweep import Row, Sweep, sweep
+from nres.workers import Steps
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 # A longer window costs fewer updates: the longest is taken that comes this close to the best.
@@ -155,9 +156,8 @@ def advise(
         raise ValueError(f"sigmas must be a list with at least one number, got {sigmas!r}.")
     workers = total // (2 * sequential)
     pilot_key, gain_key = jax.random.split(key)
-    windows = candidate_windows(
-        horizon, 1 if isinstance(pool, JaxPool) else math.ceil(horizon / 50)
-    )
+    shortest = choose(pool, 1, math.ceil(horizon / 50))
+    windows = candidate_windows(horizon, shortest)
     parts = len(sigmas) + 1
     report = callback or (lambda fraction: None)
     table = sweep(

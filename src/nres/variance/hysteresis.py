@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -14,9 +13,9 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nres.estimators.base import Estimator, NonFiniteError, as_key, compute_estimate
-from nres.pools.jax import JaxPool
+from nres.execution import compiled, repeat
 from nres.system import Theta, as_theta
-from nres.updates import apply_gradient
+from nres.updates import lift_update
 from nres.variance.measured import Measurement, check_samples, like, measure, split
 from nres.variance.statistics import Mean
 
@@ -129,27 +128,21 @@ def _trajectory(
 
     On the first axis.
     """
-    run = _update_compiled if isinstance(estimator.pool, JaxPool) else _update
-    state, optimizer_state = estimator.init(theta, key), optimizer(rate).init(theta)
+    made = optimizer(rate)
+    update = lift_update(made, theta)  # one program serves all rates
+    state, optimizer_state = estimator.init(theta, key), made.init(theta)
     thetas = [theta]
     for _ in range(updates):
-        theta, optimizer_state, state = run(
-            estimator, optimizer, jnp.asarray(rate, float), theta, optimizer_state, state
-        )
+        theta, optimizer_state, state = _update(estimator, update, theta, optimizer_state, state)
         thetas = [*thetas, theta][-(estimator.windows + 1) :]
     return jax.tree.map(lambda *x: jnp.stack(x), *thetas)
 
 
-def _update(estimator, optimizer, rate, theta, optimizer_state, state):
+@compiled
+def _update(estimator, update, theta, optimizer_state, state):
     estimate = compute_estimate(estimator, theta, state)
-    # Made here, so that one program serves all rates.
-    theta, optimizer_state = apply_gradient(
-        optimizer(rate), theta, optimizer_state, estimate.grad, estimate.loss
-    )
-    return theta, optimizer_state, estimate.state
-
-
-_update_compiled = eqx.filter_jit(_update)
+    loss = estimate.loss.astype(float)
+    return *update(estimate.grad, optimizer_state, theta, loss), estimate.state
 
 
 def _replay(
@@ -157,13 +150,12 @@ def _replay(
 ) -> tuple[Mean, int]:
     """Gradients at the end of a path, of pools that were led along it; and what was left out."""
     first = jax.tree.map(lambda x: x[0], path)
-    batch, batches = split(samples, first, estimator.pool)
-    crowd = estimator.with_workers(batch)
-    follow = _follow_compiled if isinstance(estimator.pool, JaxPool) else _follow
+    batch, batches = split(samples, first, estimator)
+    group = estimator.with_workers(batch)
     mean, nonfinite = Mean(), 0
     for i in range(batches):
-        state = crowd.init(first, jax.random.fold_in(key, i))
-        grad, left_out = jax.device_get(follow(crowd, path, state))
+        state = group.init(first, jax.random.fold_in(key, i))
+        grad, left_out = jax.device_get(_follow(group, path, state))
         nonfinite += int(left_out)
         if left_out < batch:
             mean.add(grad)
@@ -173,6 +165,7 @@ def _replay(
     return mean, nonfinite
 
 
+@compiled
 def _follow(estimator, path, state):
     """The gradient at the end of the path, and how many workers had none."""
 
@@ -182,15 +175,8 @@ def _follow(estimator, path, state):
 
     zero = jnp.zeros((), jnp.int32)
     loop = (state, jax.tree.map(lambda x: jnp.zeros_like(x[0]), path), zero)
-    if isinstance(estimator.pool, JaxPool):
-        loop = jax.lax.fori_loop(0, estimator.windows + 1, one_update, loop)
-    else:
-        for i in range(estimator.windows + 1):
-            loop = one_update(i, loop)
+    loop = repeat(estimator, estimator.windows + 1, one_update, loop)
     return jax.flatten_util.ravel_pytree(loop[1])[0], loop[2]
-
-
-_follow_compiled = eqx.filter_jit(_follow)
 
 
 def _compare(

@@ -19,12 +19,11 @@ from nres.estimators.base import (
     blank_state,
     compute_estimate,
 )
-from nres.estimators.blocks import block_size
-from nres.estimators.values import Steps
+from nres.execution import block_size, choose, compiled, repeat
 from nres.pools.base import Pool
-from nres.pools.jax import JaxPool
 from nres.system import Theta, as_theta, parameter_count
 from nres.variance.statistics import Moments
+from nres.workers import Steps
 
 # Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
 BATCHES = 64
@@ -112,27 +111,26 @@ def measure(
     theta, key = as_theta(theta), as_key(key)
     estimator.pool.check(theta)
     check_samples(samples, level)
-    batch, batches = split(samples, theta, estimator.pool)
-    crowd = estimator.with_workers(batch)
-    run = _episodes_compiled if isinstance(crowd.pool, JaxPool) else _episodes
+    batch, batches = split(samples, theta, estimator)
+    group = estimator.with_workers(batch)
     moments, total, sequential, nonfinite = Moments(), 0, 0, 0
     for i in range(batches):
-        result = run(crowd, theta, jax.random.fold_in(key, i))
+        result = _episodes(group, theta, jax.random.fold_in(key, i))
         mean, second, unused, left_out = jax.device_get(result)
-        if left_out < batch * crowd.windows:
+        if left_out < batch * group.windows:
             moments.add(mean, second[None])
-        total += crowd.members * batch * crowd.windows * crowd.window - int(unused[0])
-        sequential += crowd.windows * crowd.window - int(unused[1])
+        total += group.members * batch * group.windows * group.window - int(unused[0])
+        sequential += group.windows * group.window - int(unused[1])
         nonfinite += int(left_out)
         if nonfinite and estimator.nonfinite == "raise":
-            raise NonFiniteError(_not_finite(nonfinite, batch * crowd.windows * (i + 1)))
+            raise NonFiniteError(_not_finite(nonfinite, batch * group.windows * (i + 1)))
         if callback is not None:
             callback((i + 1) / batches)
     if moments.mean.count < 4:
-        raise NonFiniteError(_not_finite(nonfinite, batch * batches * crowd.windows))
+        raise NonFiniteError(_not_finite(nonfinite, batch * batches * group.windows))
     low, high = moments.interval(level)
     n = estimator.workers
-    each = total / (batch * batches * crowd.windows)
+    each = total / (batch * batches * group.windows)
     return Measurement(
         mean=like(theta, moments.mean.mean),
         stderr=like(theta, moments.mean.stderr),
@@ -160,14 +158,13 @@ def check_samples(samples: int, level: float) -> None:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
 
 
-def split(samples: int, theta: Theta, pool: Pool) -> tuple[int, int]:
+def split(samples: int, theta: Theta, source: Pool | Estimator) -> tuple[int, int]:
     """The size of a batch, and an even number of batches that make at least so many samples."""
-    size = parameter_count(theta)
-    small = isinstance(pool, JaxPool) and jax.default_backend() == "cpu"
-    batches = BATCHES if small else LARGE_BATCHES
-    batch = max(1, min(samples // batches, block_size(size)))
-    if isinstance(pool, JaxPool) and pool.mesh is not None:
-        batch = -(-batch // pool.mesh.size) * pool.mesh.size
+    on_cpu = jax.default_backend() == "cpu"
+    batches = choose(source, BATCHES if on_cpu else LARGE_BATCHES, LARGE_BATCHES)
+    batch = max(1, min(samples // batches, block_size(parameter_count(theta))))
+    multiple = source.placement.multiple if isinstance(source, Estimator) else 1
+    batch = -(-batch // multiple) * multiple
     return batch, -(-samples // (2 * batch)) * 2
 
 
@@ -179,6 +176,7 @@ def like(theta: PyTree, vector: np.ndarray) -> PyTree:
     return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in parts])
 
 
+@compiled
 def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ...]:
     """A whole episode of every worker, all in step: mean, second moment and bookkeeping."""
     state = blank_state(estimator, theta, key)
@@ -205,14 +203,7 @@ def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ..
     dtype = jnp.result_type(float)
     integer = jnp.zeros((), jnp.int32)
     loop = (state, jnp.zeros(size, dtype), jnp.zeros((), dtype), jnp.zeros(2, jnp.int32), integer)
-    if isinstance(estimator.pool, JaxPool):
-        loop = jax.lax.fori_loop(0, estimator.windows, one_window, loop)
-    else:
-        for i in range(estimator.windows):
-            loop = one_window(i, loop)
+    loop = repeat(estimator, estimator.windows, one_window, loop)
     _, grad, second, unused, nonfinite = loop
     count = jnp.maximum(estimator.workers * estimator.windows - nonfinite, 1).astype(dtype)
     return grad / count, second / count, unused, nonfinite
-
-
-_episodes_compiled = eqx.filter_jit(_episodes)

@@ -1,8 +1,8 @@
 r"""Whole antithetic episodes at one $\theta$: all that the variance of `GPES` depends on.
 
-Workers start together and run in step, with a new noise every K steps. Of each window
-only the loss difference $D_k = \frac12 \sum_t (L_t^+ - L_t^-)$ and the norm of the accumulated
-score $\xi_k = \sum_j \epsilon_j / \sigma^2$ are kept: the worker's estimate in that window would be
+The workers of a `GPES` start together and run in step, by its own code. Of each window only the
+loss difference $D_k = \frac12 \sum_t (L_t^+ - L_t^-)$ and the norm of the accumulated score
+$\xi_k = \sum_j \epsilon_j / \sigma^2$ are kept: the worker's estimate in that window is
 $\frac nT D_k \xi_k$. Longer windows have the sum of their parts' differences and the same score,
 so one pass tells the variance for every window W that divides K. Period and sigma are not
 compiled in: a sweep over them is one program.
@@ -18,15 +18,15 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
-from nres.estimators.values import worker_keys
-from nres.noise import draw
+from nres.estimators.es import GPES, Response
+from nres.execution import compiled, needed_lengths, repeat
 from nres.pools.base import Pool
-from nres.pools.jax import JaxPool, advance
 from nres.system import Theta, parameter_count
 from nres.variance.measured import split
 from nres.variance.statistics import Moments
+from nres.workers import Workers, worker_keys
 
 
 class Episodes(eqx.Module):
@@ -77,10 +77,11 @@ def pilot(
 ) -> Pilot:
     """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
     batch, batches = split(samples, theta, pool)
+    estimator = gpes(pool, period=period, sigma=sigma, window=base, workers=batch)
     moments, losses, nonfinite, steps = Moments(), [], 0, 0
     for i in range(batches):
         keys = worker_keys(jax.random.fold_in(key, i), batch)
-        episodes = jax.device_get(unroll(pool, theta, keys, keys, sigma, period, base))
+        episodes = jax.device_get(unroll(estimator, theta, keys, keys))
         finite = np.isfinite(episodes.difference).all(axis=1) & np.isfinite(episodes.loss)
         nonfinite += batch - int(finite.sum())
         steps += int(episodes.steps.sum(dtype=np.int64))
@@ -117,98 +118,76 @@ def _second(episodes: Episodes, parts: int, horizon: int) -> float:
     return float(np.mean((total * len(starts) / horizon) ** 2 * episodes.score[:, starts]))
 
 
+def gpes(pool: Pool, *, period: int, sigma: float, window: int, workers: int) -> GPES:
+    """Make a `GPES`; a period of an episode or more is any multiple of the window beyond it."""
+    if period >= pool.horizon:
+        period = math.ceil(pool.horizon / window) * window
+    return GPES(pool, period=period, sigma=sigma, window=window, workers=workers)
+
+
+class _Together(Workers):
+    """Workers that are all at the same step of episodes whose keys are given."""
+
+    given: Key[Array, "workers"]
+
+    def episode_keys(self) -> Key[Array, "workers"]:
+        return self.given
+
+
+@compiled
 def unroll(
-    pool: Pool,
+    estimator: GPES,
     theta: Theta,
     noise_keys: Key[Array, "workers"],
     episode_keys: Key[Array, "workers"],
-    sigma: float,
-    period: int,
-    window: int,
 ) -> Episodes:
-    """An antithetic episode of each worker, in windows of so many steps."""
-    run = _unroll_compiled if isinstance(pool, JaxPool) else _unroll
-    # As arrays, so that no value of them is compiled in.
-    scale, every = jnp.asarray(sigma, float), jnp.asarray(min(period, pool.horizon), jnp.int32)
-    return run(pool, theta, noise_keys, episode_keys, scale, every, window)
+    """Run an antithetic episode of each worker, all in step.
 
+    **Arguments:**
 
-def _unroll(pool, theta, noise_keys, episode_keys, sigma, period, window: int) -> Episodes:
-    count, horizon = noise_keys.shape[0], pool.horizon
-    windows = math.ceil(horizon / window)
+    - `estimator`: the estimator whose windows are run.
+    - `theta`: the parameters.
+    - `noise_keys`: the keys of the workers' noise.
+    - `episode_keys`: the keys of their episodes, which may be the same for all of them.
+    """
+    count, windows = noise_keys.shape[0], estimator.windows
     dtype = jnp.result_type(float)
+    zeros = jnp.zeros(count, jnp.int32)
+
+    def workers_at(start):
+        return _Together(noise_keys, zeros, start, episode_keys)
 
     def one_window(k, loop):
-        noise, score, state, result = loop
-        first = jnp.asarray(k * window, jnp.int32)
-        noise, score, thetas = _perturb(theta, noise, score, noise_keys, sigma, first, period)
-        start = jnp.full(count, first)
-        length = jnp.minimum(window, horizon - start) if horizon % window else None
-        out = advance(pool, state, thetas, episode_keys, start, window, length)
-        loss, steps = jnp.asarray(out.loss), jnp.asarray(out.steps)
-        return noise, score, out.state, _keep(result, score, loss, steps, k, horizon)
+        carry, result = loop
+        start = jnp.full(count, k * estimator.window, jnp.int32)
+        length = jnp.minimum(estimator.window, estimator.horizon - start)
+        given = needed_lengths(estimator, length)
+        carry, response = estimator.respond(theta, workers_at(start), carry, given)
+        return carry, _keep(result, response, k, windows, estimator.horizon)
 
-    zeros = jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), theta)
-    start = jnp.zeros(count, jnp.int32)
-    alike = _spread(theta, jax.tree.map(lambda x: jnp.stack([x, x]), zeros))
-    state = advance(pool, None, alike, episode_keys, start, 0, start).state
     blank = Episodes(
         jnp.zeros((count, windows), dtype),
         jnp.zeros((count, windows), dtype),
         jnp.zeros((count, parameter_count(theta)), dtype),
         jnp.zeros(count, dtype),
-        jnp.zeros(count, jnp.int32),
+        zeros,
     )
-    loop = (zeros, jax.tree.map(lambda x: x.astype(dtype), zeros), state, blank)
-    if isinstance(pool, JaxPool):
-        return jax.lax.fori_loop(0, windows, one_window, loop)[-1]
-    for k in range(windows):
-        loop = one_window(k, loop)
-    return loop[-1]
+    loop = (estimator.begin(theta, workers_at(zeros)), blank)
+    return repeat(estimator, windows, one_window, loop)[-1]
 
 
-_unroll_compiled = eqx.filter_jit(_unroll)
-
-
-@jax.jit
-def _perturb(
-    theta: Theta,
-    noise: PyTree,
-    score: PyTree,
-    keys: Key[Array, "workers"],
-    sigma: Float[Array, ""],
-    start: Int[Array, ""],
-    period: Int[Array, ""],
-) -> tuple[PyTree, PyTree, PyTree]:
-    """The noise in use from this step on, the score, and the parameters of both members."""
-
-    def renew():
-        number = jnp.full(keys.shape[0], start // period)
-        new = draw(keys, number, jnp.full(keys.shape[0], sigma), theta)
-        add = lambda s, e: s + e.astype(s.dtype) / sigma.astype(s.dtype) ** 2  # noqa: E731
-        return new, jax.tree.map(add, score, new)
-
-    noise, score = jax.lax.cond(start % period == 0, renew, lambda: (noise, score))
-    return noise, score, _spread(theta, jax.tree.map(lambda e: jnp.stack([e, -e]), noise))
-
-
-def _spread(theta: Theta, changes: PyTree) -> PyTree:
-    return jax.tree.map(lambda x, c: jnp.broadcast_to(x, c.shape) + c, theta, changes)
-
-
-@jax.jit
-def _keep(
-    result: Episodes, score: PyTree, loss: Array, steps: Array, k: Any, horizon: Any
-) -> Episodes:
+@eqx.filter_jit
+def _keep(result: Episodes, response: Response, k: Any, windows: int, horizon: int) -> Episodes:
     """The result with one more window in it."""
     dtype = result.loss.dtype
-    loss = loss.astype(dtype)
-    difference = (loss[0] - loss[1]) / 2
-    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(score)
+    # The coefficient of a window has the factor n/T already.
+    difference = response.coefficient.astype(dtype) * (horizon / windows)
+    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(response.weight)
+    rows = rows.astype(dtype)
     return Episodes(
         result.difference.at[:, k].set(difference),
         result.score.at[:, k].set(jnp.sum(rows**2, axis=1)),
         result.grad + (difference / horizon)[:, None] * rows,
-        result.loss + (loss[0] + loss[1]) / (2 * horizon),
-        result.steps + (steps[0] + steps[1]).astype(jnp.int32),
+        result.loss + response.loss.astype(dtype) / windows,
+        result.steps + response.steps.sum(axis=0, dtype=jnp.int32),
     )

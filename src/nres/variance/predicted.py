@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.estimators.backprop import Narrowing
-from nres.estimators.base import NonFiniteError, as_key, check_period, check_settings
-from nres.estimators.blocks import block_size
-from nres.estimators.values import worker_keys
-from nres.noise import draw
-from nres.pools.jax import JaxPool, as_pool
-from nres.system import Theta, as_theta, at_least_single, parameter_count
-from nres.variance.pilot import unroll
+from nres.estimators.ad import run_widened, widened
+from nres.estimators.base import NonFiniteError, as_key, check_fits, check_period
+from nres.execution import block_size
+from nres.noise import Gaussian
+from nres.pools.jax import as_pool
+from nres.system import Theta, as_theta, parameter_count
+from nres.variance.pilot import gpes, unroll
+from nres.workers import worker_keys
 
 # How many windows' losses are pulled back at a time, at most.
 ROWS = 128
@@ -108,7 +108,7 @@ def predict(
     pool, theta = as_pool(system), as_theta(theta)
     key = as_key(jax.random.key(0) if key is None else key)
     periods = (period,) if isinstance(period, int) else tuple(period)
-    check_settings(pool, 1, window, "skip")
+    check_fits(window, pool.horizon)
     for each in periods:
         if each < pool.horizon:
             check_period(each, window)
@@ -123,7 +123,7 @@ def predict(
     for i in range(episodes):
         episode = jax.random.fold_in(key, i)
         if sigma is None:
-            if not isinstance(pool, JaxPool):
+            if not pool.traceable:
                 raise TypeError(
                     f"{type(pool).__name__} cannot be differentiated: give `sigma`, and the "
                     "prediction is made from episodes with noise."
@@ -197,13 +197,11 @@ def _stretches(pool: Any, period: int, window: int) -> np.ndarray:
 
 
 def _differentiate(
-    pool: JaxPool, theta: Theta, key: Key[Array, ""], periods: tuple[int, ...], window: int
+    pool: Any, theta: Theta, key: Key[Array, ""], periods: tuple[int, ...], window: int
 ) -> _Episode:
     windows = math.ceil(pool.horizon / window)
     # In single precision at least, as are all sums in the library.
-    pool = eqx.tree_at(lambda p: p.system, pool, Narrowing(pool.system, theta))
-    theta = jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), theta)
-    flat, _ = jax.flatten_util.ravel_pytree(theta)
+    flat, _ = jax.flatten_util.ravel_pytree(widened(theta))
     rows = min(ROWS, windows, block_size(flat.size))
     lanes = _boundaries(pool, theta, key, window)
     every = jnp.asarray([min(period, pool.horizon) for period in periods], jnp.int32)
@@ -231,7 +229,7 @@ def _differentiate(
 
 
 @eqx.filter_jit
-def _boundaries(pool: JaxPool, theta: Theta, key: Key[Array, ""], window: int) -> PyTree:
+def _boundaries(pool: Any, theta: Theta, key: Key[Array, ""], window: int) -> PyTree:
     """The states at which the windows of an unperturbed episode begin."""
     thetas = jax.tree.map(lambda x: x[None, None], theta)
 
@@ -247,7 +245,7 @@ def _boundaries(pool: JaxPool, theta: Theta, key: Key[Array, ""], window: int) -
 
 @eqx.filter_jit
 def _pull_back(
-    pool: JaxPool,
+    pool: Any,
     theta: Theta,
     key: Key[Array, ""],
     lanes: PyTree,
@@ -261,7 +259,7 @@ def _pull_back(
     **Returns:** for each period and window, the sum over stretches of the squared norm of the
     part that belongs to the stretch; and each window's whole gradient.
     """
-    flat, unravel = jax.flatten_util.ravel_pytree(theta)
+    flat, unravel = jax.flatten_util.ravel_pytree(widened(theta))
     windows = math.ceil(pool.horizon / window)
     last = jnp.minimum(first + rows, windows) - 1
 
@@ -278,7 +276,9 @@ def _pull_back(
             start = k * window
             length = jnp.minimum(window, pool.horizon - start)
             lane = eqx.combine(floating, fixed)
-            out = pool.run(lane, spread(flat), key[None], start[None], window, length[None])
+            out = run_widened(
+                pool, theta, lane, spread(flat), key[None], start[None], window, length[None]
+            )
             return out.loss[0, 0], eqx.filter(out.state, eqx.is_inexact_array)
 
         (loss, _), pull = jax.vjp(run, flat, floating)
@@ -298,7 +298,8 @@ def _pull_back(
     cotangents, part, squares = jax.lax.fori_loop(0, last + 1, one_window, loop)
 
     def begin(flat):
-        lane = pool.begin(None, spread(flat), key[None], jnp.zeros(1, jnp.int32))
+        own = jax.tree.map(lambda x, like: x.astype(like.dtype), spread(flat), theta)
+        lane = pool.begin(None, own, key[None], jnp.zeros(1, jnp.int32))
         return eqx.filter(lane, eqx.is_inexact_array)
 
     _, pull = jax.vjp(begin, flat)
@@ -327,7 +328,8 @@ def _smooth(
     for i, period in enumerate(min(period, pool.horizon) for period in periods):
         noise_keys = worker_keys(jax.random.fold_in(key, i), samples)
         shared = jnp.broadcast_to(key, samples)
-        episodes = unroll(pool, theta, noise_keys, shared, sigma, period, window)
+        estimator = gpes(pool, period=period, sigma=sigma, window=window, workers=samples)
+        episodes = unroll(estimator, theta, noise_keys, shared)
         squares, whole, mean, signal = jax.device_get(
             _correlate(theta, noise_keys, episodes.difference, scale_of_noise, period // window)
         )
@@ -375,7 +377,7 @@ def _correlate(
 
     def one_stretch(loop, j):
         inner, score, mean = loop
-        noise = draw(keys, jnp.full(count, j), jnp.full(count, sigma), theta)
+        noise = Gaussian().draw(keys, jnp.full(count, j), jnp.full(count, sigma), theta)
         rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(noise)
         rows = rows.astype(dtype) / sigma.astype(dtype) ** 2
         inner = inner + product(rows, rows.T)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.checks import positive_number, whole_number
-from nres.estimators.base import as_key, check_period, check_settings
+from nres.estimators.base import as_key, check_fits, check_period
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.system import as_theta
@@ -26,7 +26,7 @@ class Row:
     sigma: float
     workers: int
     method: str
-    """What the paper calls it: NRES if a noise serves the episode, FullES if a window does, too,
+    """Its name in the paper: NRES if a noise serves the episode, FullES if a window does, too,
     PES if it serves a window, GPES otherwise."""
     variance: float
     r"""$\operatorname{tr Cov}$ of one estimate, of all workers together."""
@@ -127,7 +127,9 @@ def sweep(
         if not isinstance(values, Sequence) or not values:
             raise ValueError(f"{name} must be a list with at least one number, got {values!r}.")
     for window in windows:
-        check_settings(pool, min(workers), window, "skip")
+        check_fits(window, horizon)
+    for count in workers:
+        whole_number("workers", count)
     sigmas = [positive_number("sigma", sigma) for sigma in sigmas]
     if periods is not None and not (isinstance(periods, Sequence) and periods):
         raise ValueError(f"periods must be a list with at least one number, got {periods!r}.")

@@ -91,6 +91,10 @@ class MujocoPool(PolicyPool):
             f"variance={variance})"
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, here or elsewhere, makes its own simulations.
+        return self.__dict__ | {"_batches": {}}
+
     def advance(
         self,
         state: dict[str, np.ndarray] | None,
@@ -140,7 +144,7 @@ class MujocoPool(PolicyPool):
             "broken": broken,
         }
         state = {name: x.reshape(*shape, *x.shape[1:]) for name, x in state.items()}
-        return Window(state, loss.reshape(shape), steps.reshape(shape), ended.reshape(shape).copy())
+        return Window(state, loss.reshape(shape), steps.reshape(shape))
 
     def _steps(self, f, thetas, ended, observation, position, steps_left, loss, steps) -> None:
         """Step the lanes that are to go on, in place."""

@@ -9,7 +9,7 @@ from nres.errors import first_line
 from nres.multihost import split_address
 from nres.pools.base import PoolError
 
-INSTALL = "RayPool needs Ray: pip install 'nres[ray]'."
+INSTALL = "nres.placement.Ray needs Ray: pip install 'nres[ray]'."
 
 
 def require_ray() -> Any:
@@ -25,7 +25,7 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
     """Connect this process to a Ray cluster, unless it already is.
 
     ```python
-    nres.pools.ray.connect("10.0.0.1:6379")
+    nres.placement.ray.connect("10.0.0.1:6379")
     ```
 
     **Arguments:**

@@ -1,0 +1,209 @@
+"""What JAX compiles and what Python loops over. No other module asks for the kind of a pool.
+
+A pool, or an estimator on it, is `traceable` if JAX can trace its windows. Then a whole
+computation over windows becomes one compiled function; otherwise Python goes from window to
+window, and only the arithmetic between them is compiled.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from nres.noise import Noise
+from nres.pools.base import Pool, Window, check_window
+from nres.system import parameter_count
+from nres.workers import Carry, Contributions, Workers
+
+Chosen = TypeVar("Chosen")
+Loop = TypeVar("Loop")
+
+# Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision on an
+# accelerator, which wants to be filled, and less on a CPU.
+BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """A pool or an estimator."""
+
+    @property
+    def traceable(self) -> bool: ...
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """An estimator as those see it that run its windows."""
+
+    @property
+    def pool(self) -> Pool: ...
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+
+    def run(
+        self, theta: Any, workers: Workers, carry: Carry | None, length: Any
+    ) -> tuple[Carry | None, Contributions]: ...
+
+
+def choose(what: Traceable, compiled: Chosen, looped: Chosen) -> Chosen:
+    """Return the first alternative if JAX can trace it, else the second."""
+    return compiled if what.traceable else looped
+
+
+def compiled(function: Callable) -> Callable:
+    """Compile a function of a pool or estimator, its first argument, if JAX can trace that."""
+    with_jit = eqx.filter_jit(function)
+
+    @functools.wraps(function)
+    def call(what: Traceable, *arguments: Any) -> Any:
+        return choose(what, with_jit, function)(what, *arguments)
+
+    return call
+
+
+def repeat(
+    what: Traceable, count: int | Int[Array, ""], body: Callable[[Any, Loop], Loop], loop: Loop
+) -> Loop:
+    """Compute `loop = body(i, loop)` for i from 0 to `count`, as `jax.lax.fori_loop` does."""
+    if what.traceable:
+        return jax.lax.fori_loop(0, count, body, loop)
+    for i in range(int(count)):
+        loop = body(i, loop)
+    return loop
+
+
+def advance(
+    pool: Pool,
+    state: Any,
+    thetas: PyTree,
+    keys: Key[Array, "workers"],
+    start: Int[Array, "workers"],
+    window: int,
+    length: Int[Array, "workers"] | None = None,
+) -> Window:
+    """Call `Pool.advance` with JAX arrays, whatever the pool wants, and get JAX arrays."""
+    if pool.traceable:
+        return pool.advance(state, thetas, keys, start, window, length)
+    lengths = jnp.full_like(start, window) if length is None else length
+    words = jax.random.key_data(keys)
+    thetas, words, start, lengths = jax.device_get((thetas, words, start, lengths))
+    result = pool.advance(state, thetas, words, start, window, lengths)
+    check_window(pool, result, jax.tree.leaves(thetas)[0].shape[:2], lengths)
+    return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps))
+
+
+@compiled
+def run_episodes(
+    pool: Pool,
+    theta: PyTree,
+    keys: Key[Array, "episodes"],
+    noise: Noise | None = None,
+    noise_keys: Key[Array, "episodes"] | None = None,
+    sigma: Float[Array, ""] | None = None,
+) -> tuple[Float[Array, "episodes"], Int[Array, "episodes"]]:
+    """Run whole episodes at `theta`, or around it if there is noise.
+
+    **Returns:** the mean loss per step of each episode, and the number of steps that it took.
+    """
+    count = keys.shape[0]
+    start = jnp.zeros(count, jnp.int32)
+    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), theta)
+    if noise is not None:
+        rows = jax.tree.map(
+            jnp.add, rows, noise.draw(noise_keys, start, jnp.full(count, sigma), theta)
+        )
+    thetas = jax.tree.map(lambda x: x[None], rows)
+    result = advance(pool, None, thetas, keys, start, pool.horizon)
+    return result.loss[0] / pool.horizon, result.steps[0]
+
+
+def needed_lengths(runner: Runner, length: Int[Array, "workers"]) -> Int[Array, "workers"] | None:
+    """Lengths as `Runner.run` is to have them: compiled code does without if all are equal."""
+    always_whole = runner.pool.traceable and runner.horizon % runner.window == 0
+    return None if always_whole else length
+
+
+def state_shapes(pool: Pool, theta: PyTree) -> PyTree:
+    """The shapes in one unroll's state, if they are known without running it."""
+    if not pool.traceable:
+        return None
+    thetas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, 1, *x.shape), x.dtype), theta)
+    key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    start = jax.ShapeDtypeStruct((1,), jnp.int32)
+    return jax.eval_shape(
+        lambda thetas, key, start: pool.advance(None, thetas, key, start, 0).state,
+        thetas,
+        key,
+        start,
+    )
+
+
+def block_size(size: int) -> int:
+    """The number of workers with `size` parameters each that make a block."""
+    return max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
+
+
+def run_window(
+    runner: Runner,
+    theta: Any,
+    workers: Workers,
+    carry: Carry | None,
+    length: Int[Array, "workers"] | None,
+) -> tuple[Carry | None, Contributions]:
+    """Run one window of workers that are all here.
+
+    If JAX can trace it, one block of workers runs after another, so that only a block's perturbed
+    parameters exist at a time. Carried arrays are written in place. Results do not depend on the
+    size of a block, but for the order in which contributions are added.
+    """
+    count, block = workers.start.size, block_size(parameter_count(theta))
+    if not runner.pool.traceable or block >= count:
+        return runner.run(theta, workers, carry, length)
+
+    def take(tree, start, size, axis=0):
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree)
+
+    def put(tree, part, start, axis=0):
+        return jax.tree.map(
+            lambda x, p: jax.lax.dynamic_update_slice_in_dim(x, p, start, axis), tree, part
+        )
+
+    def one_block(start, size, carry):
+        if carry is not None:
+            carry = Carry(take(carry.noise, start, size), take(carry.pool, start, size, axis=1))
+        return runner.run(theta, take(workers, start, size), carry, take(length, start, size))
+
+    def accumulate(start, size, loop):
+        carry, total = loop
+        part_carry, part = one_block(start, size, carry)
+        if carry is not None:
+            carry = Carry(
+                put(carry.noise, part_carry.noise, start),
+                put(carry.pool, part_carry.pool, start, axis=1),
+            )
+        total = Contributions(
+            jax.tree.map(jnp.add, total.grad, part.grad),
+            put(total.norm, part.norm, start),
+            put(total.loss, part.loss, start),
+            put(total.steps, part.steps, start, axis=1),
+        )
+        return carry, total
+
+    part = jax.eval_shape(lambda: one_block(0, block, carry)[1])
+    empty = Contributions(
+        jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), part.grad),
+        jnp.zeros(count, part.norm.dtype),
+        jnp.zeros(count, part.loss.dtype),
+        jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
+    )
+    whole, rest = divmod(count, block)
+    loop = jax.lax.fori_loop(
+        0, whole, lambda i, loop: accumulate(i * block, block, loop), (carry, empty)
+    )
+    return accumulate(whole * block, rest, loop) if rest else loop

@@ -1,0 +1,7 @@
+"""Placements: where an estimator's workers live."""
+
+from nres.placement.base import Outcome as Outcome
+from nres.placement.base import Placement as Placement
+from nres.placement.local import Local as Local
+from nres.placement.mesh import Devices as Devices
+from nres.placement.ray import Ray as Ray

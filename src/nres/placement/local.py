@@ -1,0 +1,26 @@
+"""`Local`: all workers in this process, on one device."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from nres.execution import run_window
+from nres.placement.base import Outcome, Placement
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Placement):
+    """All workers in this process, on one device. The default."""
+
+    def can_trace(self, pool):
+        return pool.traceable
+
+    def begin(self, estimator, theta, workers):
+        return estimator.begin(theta, workers)
+
+    def run(self, estimator, theta, update, workers, carry, length):
+        return Outcome(*run_window(estimator.at(update), theta, workers, carry, length))
+
+    def replicate(self, tree):
+        return jax.tree.map(jnp.asarray, tree)

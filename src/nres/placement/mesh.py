@@ -1,0 +1,140 @@
+"""`Devices`: workers shared among the devices of a mesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from nres.execution import run_window
+from nres.placement.base import Outcome, Placement
+from nres.workers import Carry, Contributions
+
+
+class Devices(Placement):
+    """Workers shared among devices, of this process or of several.
+
+    Each device has an equal share of the workers. Nothing but gradients travels between them:
+    they are added up. Results are the same on any number of devices, but for the order in which
+    contributions are added.
+
+    ```python
+    mesh = jax.make_mesh((jax.device_count(),), ("workers",))
+    estimator = nres.NRES(
+        system, workers=200, window=100, sigma=0.04, placement=nres.placement.Devices(mesh)
+    )
+    ```
+
+    **Arguments:**
+
+    - `mesh`: the devices, a `jax.sharding.Mesh` with any axes. Their number must divide that of
+        the workers.
+    """
+
+    def __init__(self, mesh: Any):
+        if not isinstance(mesh, Mesh) or mesh.empty:
+            raise TypeError(
+                "mesh must be a jax.sharding.Mesh of at least one device, such as "
+                f'jax.make_mesh((jax.device_count(),), ("workers",)); got {mesh!r}.'
+            )
+        # The axes are left to the compiler, as the rest of the program leaves them.
+        kinds = (AxisType.Auto,) * len(mesh.axis_names)
+        self.mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+        self.multiple = mesh.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Devices) and self.mesh == other.mesh
+
+    def __hash__(self) -> int:
+        return hash(self.mesh)
+
+    def __repr__(self) -> str:
+        return f"Devices({self.mesh})"
+
+    @property
+    def is_default(self) -> bool:
+        """True for the one device that is used anyway: without a mesh it is faster."""
+        return self.mesh.devices.ravel().tolist() == jax.devices()[:1]
+
+    def can_trace(self, pool):
+        return True
+
+    def check(self, estimator):
+        super().check(estimator)
+        if not estimator.pool.traceable:
+            raise TypeError(
+                f"{type(estimator.pool).__name__} is not computed by JAX, so its workers cannot "
+                "be shared among devices; nres.placement.Ray shares them among processes."
+            )
+
+    def begin(self, estimator, theta, workers):
+        if self.is_default:
+            return estimator.begin(theta, workers)
+        carries = jax.eval_shape(lambda: estimator.begin(theta, workers)) is not None
+        across, second = P(self.mesh.axis_names), P(None, self.mesh.axis_names)
+
+        def on_device(given, workers):
+            estimator, theta = given
+            carry = estimator.begin(theta, workers)
+            return None if carry is None else (carry.noise, carry.pool)
+
+        carry = self._map(
+            on_device, (across,), (across, second) if carries else None, (estimator, theta), workers
+        )
+        return None if carry is None else Carry(*carry)
+
+    def run(self, estimator, theta, update, workers, carry, length):
+        estimator = estimator.at(update)
+        if self.is_default:
+            return Outcome(*run_window(estimator, theta, workers, carry, length))
+
+        def on_device(given, workers, carry, length):
+            estimator, theta = given
+            carry = None if carry is None else Carry(*carry)
+            carry, part = run_window(estimator, theta, workers, carry, length)
+            grad = jax.lax.psum(part.grad, self.mesh.axis_names)
+            carry = None if carry is None else (carry.noise, carry.pool)
+            return carry, grad, part.norm, part.loss, part.steps
+
+        across, second = P(self.mesh.axis_names), P(None, self.mesh.axis_names)
+        of_carry = None if carry is None else (across, second)
+        parts = None if carry is None else (carry.noise, carry.pool)
+        parts, *contributions = self._map(
+            on_device,
+            (across, of_carry, across),
+            (of_carry, P(), across, across, second),
+            (estimator, theta),
+            workers,
+            parts,
+            length,
+        )
+        carry = None if parts is None else Carry(*parts)
+        return Outcome(carry, Contributions(*contributions))
+
+    def _map(
+        self, function: Callable, specs: Any, out_specs: Any, replicated: Any, *arguments: Any
+    ) -> Any:
+        """Call `function(replicated, *arguments)` on each device, with its share of the latter."""
+        arrays, static = eqx.partition(replicated, eqx.is_array)
+        mapped = jax.shard_map(
+            lambda arrays, *shares: function(eqx.combine(arrays, static), *shares),
+            mesh=self.mesh,
+            in_specs=(P(), *specs),
+            out_specs=out_specs,
+            check_vma=False,
+        )
+        return mapped(arrays, *arguments)
+
+    def replicate(self, tree):
+        if self.is_default:
+            return jax.tree.map(jax.numpy.asarray, tree)
+        sharding = NamedSharding(self.mesh, P())
+        return jax.tree.map(lambda x: jax.device_put(np.asarray(x), sharding), tree)
+
+    def everywhere(self, array):
+        if self.is_default:
+            return array
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, P()))

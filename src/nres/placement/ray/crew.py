@@ -1,0 +1,132 @@
+"""The actors of a placement: started, asked, and replaced when they are lost."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from nres.errors import first_line, last_line
+from nres.placement.ray.actor import Actor, Metadata
+from nres.placement.ray.cluster import connect, require_ray
+from nres.pools.base import PoolError
+
+# Where a new actor found no room, none is asked for again for so long.
+CROWDED_SECONDS = 600
+
+
+class Crew:
+    """So many actors, each with a shard of the workers.
+
+    **Arguments:**
+
+    - `make_pool`: makes the pool of an actor; called there.
+    - `actors`, `cpus`, `gpus`, `patience`: as for `nres.placement.Ray`.
+    """
+
+    def __init__(self, make_pool: Callable, actors: int, cpus: float, gpus: float, patience: float):
+        self.ray = require_ray()
+        _check_portable(self.ray, make_pool)
+        connect("local", cpus=math.ceil(actors * cpus))
+        there = self.ray.cluster_resources().get("CPU", 0)
+        if actors * cpus > there:
+            raise ValueError(
+                f"actors: {actors} with cpus={cpus} need {actors * cpus:g} processors, and the Ray "
+                f"cluster has {there:g}: ask for fewer actors, or for smaller ones."
+            )
+        self.patience = patience
+        self._remote = self.ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
+        # What numbers an actor draws depends on it.
+        names = ("jax_enable_x64", "jax_default_prng_impl")
+        configuration = {name: getattr(jax.config, name) for name in names}
+        if gpus == 0:
+            configuration["jax_platforms"] = "cpu"
+        self._arguments = (make_pool, configuration)
+        # The actor that serves each shard; where there is no room for more, one serves several.
+        self.actors = [self._remote.remote(*self._arguments) for _ in range(actors)]
+        self._dead: set[Any] = set()
+        self.crowded_until = -math.inf
+        self.numbers = itertools.count()
+        self.forgotten: list[list[int]] = [[] for _ in range(actors)]
+        try:
+            self.metadata, *_ = [self._describe(actor, i) for i, actor in enumerate(self.actors)]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    def close(self) -> None:
+        """End the actors; what they keep is lost."""
+        for actor in {*self.actors} - self._dead:
+            self.ray.kill(actor)
+        self.actors = []
+
+    def answer(self, call: Any) -> Any:
+        """Wait for an actor's answer; if the actor is lost, return the error that says so."""
+        try:
+            return self.ray.get(call)
+        except self.ray.exceptions.RayTaskError as error:
+            raise PoolError(f"{self.name}, on an actor: {error.cause!r}") from error
+        except self.ray.exceptions.RayError as error:
+            return error
+
+    def replace(self, i: int, error: Exception) -> None:
+        """Find another actor for a shard whose own was lost."""
+        lost = self.actors[i]
+        self._dead.add(lost)
+        self.ray.kill(lost)  # it may only have been out of reach
+        if time.monotonic() > self.crowded_until:
+            actor = self._remote.remote(*self._arguments)
+            try:
+                self._describe(actor, i)
+            except PoolError:
+                self.crowded_until = time.monotonic() + CROWDED_SECONDS
+            else:
+                self.actors[i] = actor
+                return
+        others = [actor for actor in self.actors if actor not in self._dead]
+        for actor in sorted(set(others), key=others.count):
+            if not isinstance(self.answer(actor.describe.remote(i)), Exception):
+                self.actors[i] = actor
+                return
+            self._dead.add(actor)
+        raise PoolError(
+            f"{self.name}: the last actor was lost ({last_line(error)}), and no other could be "
+            "started."
+        ) from error
+
+    def _describe(self, actor: Any, shard: int) -> Metadata:
+        """Wait until the actor's pool is there, and ask what it is."""
+        call = actor.describe.remote(shard)
+        ready, _ = self.ray.wait([call], timeout=self.patience)
+        if not ready:
+            self.ray.kill(actor)
+            free = self.ray.available_resources().get("CPU", 0)
+            raise PoolError(
+                f"no actor started within {self.patience:g} s; {free:g} processors of the Ray "
+                "cluster are free. Ask for fewer actors, or give it time (patience)."
+            )
+        try:
+            return self.ray.get(call)
+        except self.ray.exceptions.RayTaskError as error:
+            raise PoolError(f"the pool cannot be made on an actor: {error.cause!r}") from error
+        except self.ray.exceptions.RayError as error:
+            raise PoolError(
+                f"an actor could not be started: {last_line(error)}. What the pool needs must be "
+                "installed on the machines of the actors."
+            ) from error
+
+
+def _check_portable(ray: Any, make_pool: Callable) -> None:
+    try:
+        ray.cloudpickle.dumps(make_pool)
+    except Exception as error:
+        raise TypeError(
+            f"the pool cannot be sent to other machines: {first_line(error)}. Give a function "
+            "`make_pool` that makes it there, and refers to nothing that exists only here."
+        ) from error

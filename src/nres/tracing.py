@@ -1,0 +1,94 @@
+"""Functions that are compared by what they compute, not by their identity.
+
+JAX compiles a function anew if one that it was given as a constant is another object, even if it
+computes the same: an optimizer or a schedule that is built in the call, as in a notebook cell, is
+a new closure every time. `lift` traces such a function once. The result is equal to every other
+that was traced to the same operations, and the numbers in it (a learning rate, the values of a
+schedule) are arguments of compiled code, so that other numbers do not compile anew either.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jaxtyping import Array
+
+
+class Program:
+    """The operations of a traced function; equal to any other with the same operations.
+
+    **Arguments:**
+
+    - `jaxpr`: the operations, whose inputs are the numbers, the constants and the arguments.
+    - `structure`: that of the result.
+    """
+
+    def __init__(self, jaxpr: Any, structure: Any):
+        self.call, self.structure = jaxpr_as_fun(ClosedJaxpr(jaxpr, [])), structure
+        self.text = f"{jaxpr.pretty_print(use_color=False)}\n{structure}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+class Lifted(eqx.Module):
+    """A traced function: its operations are static, its numbers are arrays."""
+
+    program: Program = eqx.field(static=True)
+    numbers: list[Array]
+    constants: list[Array]
+
+    def __call__(self, *arguments: Any) -> Any:
+        leaves = self.program.call(*self.numbers, *self.constants, *jax.tree.leaves(arguments))
+        return jax.tree.unflatten(self.program.structure, leaves)
+
+
+def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
+    """Trace a function whose numbers may change without a new compilation.
+
+    ```python
+    rate = nres.tracing.lift(optax.cosine_decay_schedule(1e-3, 100), jnp.int32(0))
+    ```
+
+    **Arguments:**
+
+    - `function`: any function that JAX can trace.
+    - `examples`: its arguments, arrays or their shapes.
+
+    **Returns:** a callable pytree that takes arguments of these shapes.
+    """
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*examples)
+    jaxpr = closed.jaxpr
+    numbers = [
+        jnp.asarray(operand.val, operand.aval.dtype)
+        for operand in [*(x for e in jaxpr.eqns for x in e.invars), *jaxpr.outvars]
+        if _is_number(operand)
+    ]
+    # New variables in their places, taken from a program that has as many inputs.
+    inputs = jax.make_jaxpr(lambda *numbers: numbers)(*numbers).jaxpr.invars
+    left = iter(inputs)
+
+    def replaced(operands: Any) -> list[Any]:
+        return [next(left) if _is_number(operand) else operand for operand in operands]
+
+    equations = [equation.replace(invars=replaced(equation.invars)) for equation in jaxpr.eqns]
+    jaxpr = jaxpr.replace(
+        eqns=equations,
+        outvars=replaced(jaxpr.outvars),
+        constvars=[],
+        invars=[*inputs, *jaxpr.constvars, *jaxpr.invars],
+    )
+    program = Program(jaxpr, jax.tree.structure(shape))
+    return Lifted(program, numbers, [jnp.asarray(constant) for constant in closed.consts])
+
+
+def _is_number(operand: Any) -> bool:
+    """Tell if an operand is a floating-point number that was written into the function."""
+    floating = isinstance(operand, Literal) and jnp.issubdtype(operand.aval.dtype, jnp.inexact)
+    return floating and operand.aval.shape == ()
