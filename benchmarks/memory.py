@@ -31,7 +31,9 @@ def run(quick: bool = False) -> list[dict]:
     rows = []
     for workers, parameters in grid[:1] if quick else grid:
         for noise in ("keep", "regenerate"):
-            estimator = nres.NRES(Probe(), workers=workers, window=10, sigma=0.1, noise=noise)
+            estimator = nres.NRES(
+                Probe(), workers=workers, window=10, sigma=0.1, store_noise=noise == "keep"
+            )
             theta = jax.ShapeDtypeStruct((STATES, parameters // STATES), jnp.float32)
             key = jax.eval_shape(lambda: jax.random.key(0))
             state = eqx.filter_eval_shape(estimator.init, theta, key)

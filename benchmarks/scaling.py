@@ -28,11 +28,11 @@ PER_DEVICE = 200
 
 def updates_per_second(devices: int, workers: int, budget: float) -> float:
     system = nres.systems.Lorenz()
-    mesh = None
+    placement: nres.placement.Placement = nres.placement.Local()
     if devices:
         mesh = jax.make_mesh((devices,), ("workers",), devices=jax.devices()[:devices])
-    pool = nres.JaxPool(system, mesh=mesh)
-    estimator = nres.NRES(pool, workers=workers, window=100, sigma=0.04)
+        placement = nres.placement.Devices(mesh)
+    estimator = nres.NRES(system, workers=workers, window=100, sigma=0.04, placement=placement)
     optimizer = optax.sgd(1e-6)
     result = nres.train(
         estimator, optimizer, system.initial_theta(), updates=20, key=jax.random.key(0)

@@ -92,7 +92,7 @@ def evaluate(
     each += array_bytes(state_shapes(pool, theta))
     check_memory(episodes * each, f"{episodes:,} episodes")
     system_key, noise_key = jax.random.split(key)
-    keys, smoothing = worker_keys(system_key, episodes), ()
+    keys, smoothing = worker_keys(system_key, episodes), None
     if sigma:
         smoothing = (noise, worker_keys(noise_key, episodes), jnp.asarray(sigma, float))
-    return Evaluation(*run_episodes(pool, theta, keys, *smoothing))
+    return Evaluation(*run_episodes(pool, theta, keys, smoothing))

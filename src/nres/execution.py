@@ -103,18 +103,17 @@ def run_episodes(
     pool: Pool,
     theta: PyTree,
     keys: Key[Array, "episodes"],
-    noise: Noise | None = None,
-    noise_keys: Key[Array, "episodes"] | None = None,
-    sigma: Float[Array, ""] | None = None,
+    smoothing: tuple[Noise, Key[Array, "episodes"], Float[Array, ""]] | None = None,
 ) -> tuple[Float[Array, "episodes"], Int[Array, "episodes"]]:
-    """Run whole episodes at `theta`, or around it if there is noise.
+    """Run whole episodes at `theta`, or around it: with noise of some law, keys and sigma.
 
     **Returns:** the mean loss per step of each episode, and the number of steps that it took.
     """
     count = keys.shape[0]
     start = jnp.zeros(count, jnp.int32)
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), theta)
-    if noise is not None:
+    if smoothing is not None:
+        noise, noise_keys, sigma = smoothing
         rows = jax.tree.map(
             jnp.add, rows, noise.draw(noise_keys, start, jnp.full(count, sigma), theta)
         )

@@ -90,5 +90,7 @@ def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
 
 def _is_number(operand: Any) -> bool:
     """Tell if an operand is a floating-point number that was written into the function."""
-    floating = isinstance(operand, Literal) and jnp.issubdtype(operand.aval.dtype, jnp.inexact)
-    return floating and operand.aval.shape == ()
+    if not isinstance(operand, Literal):
+        return False
+    kind: Any = operand.aval
+    return kind.shape == () and jnp.issubdtype(kind.dtype, jnp.inexact)

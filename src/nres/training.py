@@ -224,8 +224,7 @@ def _train(
     with _interruptible() as interrupted:
         stop = False
         if eval_fn is not None and state.update == 0:
-            evals = evaluate(position[0])
-            tell(Progress(position[0], state, last, log.nothing(), evals))
+            tell(Progress(position[0], state, last, log.nothing(), evaluate(position[0])))
         while state.update < last and not log.diverged:
             # Every process has its own clock, and a signal reaches one of them.
             size, stop = multihost.agree_on(size, stop or interrupted())

@@ -7,7 +7,6 @@ from nres.estimators.backprop import BPTT as BPTT
 from nres.estimators.backprop import TBPTT as TBPTT
 from nres.estimators.base import Estimator as Estimator
 from nres.estimators.base import NonFiniteError as NonFiniteError
-from nres.estimators.base import window_field as window_field
 from nres.estimators.es import GPES as GPES
 from nres.estimators.es import NRES as NRES
 from nres.estimators.es import PES as PES

@@ -12,6 +12,10 @@ from nres.system import Theta, at_least_single
 class Differentiating(Estimator):
     """The common part of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll per worker."""
 
+    pool: TraceablePool
+
+    __init__ = Estimator.__init__
+
     def __check_init__(self) -> None:
         if not self.pool.traceable:
             raise TypeError(

@@ -11,22 +11,30 @@ import jax.numpy as jnp
 from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes, run_widened, widened
 from nres.estimators.averaging import weigh
-from nres.estimators.base import as_workers, window_field
+from nres.estimators.base import LOCAL
+from nres.placement import Placement
+from nres.pools.base import Pool
+from nres.system import System
 from nres.workers import Carry
-
-
-def _as_segment(checkpoint_every: int | None) -> int | None:
-    if checkpoint_every is None:
-        return None
-    return whole_number("checkpoint_every", checkpoint_every)
 
 
 class Backpropagation(Differentiating):
     """The common part of `BPTT` and `TBPTT`: reverse mode through one window."""
 
-    checkpoint_every: int | None = eqx.field(
-        static=True, kw_only=True, default=None, converter=_as_segment
-    )
+    checkpoint_every: int | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        checkpoint_every: int | None = None,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
+        every = checkpoint_every
+        self.checkpoint_every = None if every is None else whole_number("checkpoint_every", every)
 
     def __check_init__(self) -> None:
         if self.checkpoint_every is not None and self.checkpoint_every > self.window:
@@ -115,10 +123,25 @@ class BPTT(Backpropagation):
     1985; Griewank and Walther, *Revolve*, 2000, for the recomputation.
     """
 
-    workers: int = eqx.field(static=True, kw_only=True, default=1, converter=as_workers)
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int = 1,
+        checkpoint_every: int | None = None,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(
+            pool,
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+            nonfinite=nonfinite,
+            placement=placement,
+        )
 
-    @property
-    def window(self) -> int:
+    @property  # type: ignore[misc]
+    def window(self) -> int:  # type: ignore[override]
         return self.horizon
 
     @property
@@ -146,7 +169,26 @@ class TBPTT(Backpropagation):
     of recurrent network trajectories*, 1990.
     """
 
-    window: int = window_field()
+    window: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        checkpoint_every: int | None = None,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(
+            pool,
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+            nonfinite=nonfinite,
+            placement=placement,
+        )
+        self.window = whole_number("window", window)
 
     @property
     def segment(self) -> int:

@@ -19,7 +19,7 @@ from nres.execution import advance, compiled, needed_lengths, repeat, state_shap
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
-from nres.system import Theta, as_theta, check_finite, horizon_of
+from nres.system import System, Theta, as_theta, check_finite, horizon_of
 from nres.workers import Carry, Contributions, Steps, Workers, worker_keys
 
 # Keys, positions, losses and norms of one worker; one simulation, at the very least.
@@ -30,19 +30,13 @@ class NonFiniteError(FloatingPointError):
     """A worker's contribution was not finite and the policy is `"raise"`."""
 
 
-def as_workers(workers: int) -> int:
-    """Check a number of workers."""
-    return whole_number("workers", workers)
-
-
-def as_window(window: int) -> int:
-    """Check a number of steps in a window."""
-    return whole_number("window", window)
+# The default placement.
+LOCAL = Local()
 
 
 def check_fits(window: int, horizon: int) -> None:
     """Refuse a window that is longer than an episode."""
-    if as_window(window) > horizon:
+    if whole_number("window", window) > horizon:
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={horizon}."
         )
@@ -50,7 +44,7 @@ def check_fits(window: int, horizon: int) -> None:
 
 def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
     """A period as an array, so that it is not compiled in."""
-    return period if eqx.is_array(period) else jnp.asarray(whole_number("period", period))
+    return jnp.asarray(period if eqx.is_array(period) else whole_number("period", period))
 
 
 def check_period(period: int | Int[Array, ""], window: int) -> None:
@@ -61,15 +55,11 @@ def check_period(period: int | Int[Array, ""], window: int) -> None:
         )
 
 
-# The argument `window` of those estimators that have one.
-window_field = functools.partial(eqx.field, static=True, kw_only=True, converter=as_window)
-
-
 class Estimator(eqx.Module):
     """A way to make a gradient out of windows of unrolls.
 
-    A subclass says what workers carry (`begin`) and what one window contributes (`run`), and
-    declares its own arguments as fields; `docs/write-an-estimator.md` shows one.
+    A subclass says what workers carry (`begin`) and what one window contributes (`run`). The
+    arguments of its constructor are fields of the same names.
 
     **Arguments:**
 
@@ -81,15 +71,31 @@ class Estimator(eqx.Module):
     - `placement`: where the workers live, an `nres.placement.Placement`.
     """
 
-    pool: Pool = eqx.field(converter=as_pool)
-    workers: int = eqx.field(static=True, kw_only=True, converter=as_workers)
-    nonfinite: str = eqx.field(static=True, kw_only=True, default="skip")
-    placement: Placement = eqx.field(static=True, kw_only=True, default=Local())
+    pool: Pool
+    workers: int = eqx.field(static=True)
+    nonfinite: str = eqx.field(static=True)
+    placement: Placement = eqx.field(static=True)
 
     window: eqx.AbstractVar[int]
     """W: the number of steps that each worker takes for one estimate."""
-    members: eqx.AbstractVar[int]
-    """The number of unrolls per worker."""
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        self.pool = as_pool(pool)
+        self.workers = whole_number("workers", workers)
+        self.nonfinite = nonfinite
+        self.placement = placement
+
+    @property
+    @abc.abstractmethod
+    def members(self) -> int:
+        """The number of unrolls per worker."""
 
     @abc.abstractmethod
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:

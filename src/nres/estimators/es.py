@@ -1,136 +1,18 @@
-r"""The online evolution-strategies family: one estimator, whose members differ in a few facts.
+"""The members of the evolution-strategies family: `NRES`, `PES`, `GPES`, `TES` and `FullES`."""
 
-Worker $i$ perturbs $\theta$ by $\pm\epsilon$, unrolls both members over a window of W steps and
-contributes
+from typing import ClassVar
 
-$$ g_i = \frac{n}{2T} \Big(\sum_{t \in \text{window}} L_t^+ - L_t^-\Big) \cdot w, $$
+from jaxtyping import Array, Int
 
-where $n = \lceil T/W \rceil$ is the number of windows in an episode ($n/T = 1/W$ if W divides T)
-and the weight $w = \sum_j \epsilon_j / \sigma_j^2$ sums over the noises applied so far in the
-episode. A new noise comes every K steps. That is GPES with period K; NRES is K = T, PES is K = W,
-FullES is W = K = T, and TES restarts every window from a state moved by $\theta$ itself, so that
-only the window's own noise counts.
-"""
-
-from collections.abc import Callable
-from typing import Any, ClassVar
-
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
-
-from nres.checks import positive_number
-from nres.estimators.averaging import weigh
-from nres.estimators.base import Estimator, as_period, check_period, window_field
-from nres.noise import Gaussian, Noise, NoiseState, update_noise
-from nres.system import Theta
-from nres.tracing import Lifted, lift
-from nres.workers import Carry, Contributions, Workers
+from nres.estimators.base import LOCAL, as_period, check_period
+from nres.estimators.evolution import GAUSSIAN, EvolutionStrategy, OnlineStrategy, Sigma
+from nres.noise import Noise
+from nres.placement import Placement
+from nres.pools.base import Pool
+from nres.system import System
 
 
-def _as_sigma(
-    sigma: float | Float[Array, "..."] | Callable[[Int[Array, ""]], Any],
-) -> Float[Array, "..."] | Lifted:
-    """A number as an array, a schedule as a traced function: neither is compiled in."""
-    if isinstance(sigma, Lifted) or eqx.is_array(sigma):
-        return sigma
-    if callable(sigma):
-        schedule = lambda update: jnp.asarray(sigma(update), float)  # noqa: E731
-        return lift(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    return jnp.asarray(positive_number("sigma", sigma), float)
-
-
-class Response(eqx.Module):
-    """How the losses of a window respond to the noise: worker i contributes $c_i w_i$."""
-
-    coefficient: Float[Array, "workers"]
-    weight: PyTree
-    """One row like `theta` per worker."""
-    loss: Float[Array, "workers"]
-    steps: Int[Array, "members workers"]
-
-
-class EvolutionStrategy(Estimator):
-    """The common part of `FullES`, `TES`, `PES`, `GPES` and `NRES`."""
-
-    sigma: Float[Array, "..."] | Lifted = eqx.field(kw_only=True, converter=_as_sigma)
-    noise: Noise = eqx.field(kw_only=True, default=Gaussian())
-    store_noise: bool = eqx.field(static=True, kw_only=True, default=True)
-
-    period: eqx.AbstractVar[int | Int[Array, ""]]
-    """K: a new noise is drawn at every multiple of it."""
-    accumulates: eqx.AbstractVar[bool]
-    """True if an episode sees several noises, whose scores add up."""
-    restarts: eqx.AbstractClassVar[bool]
-    """True if every window starts from a state that the unperturbed parameters reached."""
-
-    @property
-    def members(self) -> int:
-        """Unrolls per worker: those that are perturbed, and one that moves the state if needed."""
-        return len(self.noise.contrast) + (self.restarts and self.carries)
-
-    @property
-    def carries(self) -> bool:
-        """True if anything outlives a window: not if the window is the whole episode."""
-        return self.window < self.horizon
-
-    def at(self, update):
-        if not isinstance(self.sigma, Lifted):
-            return self
-        return eqx.tree_at(lambda e: e.sigma, self, self.sigma(update), is_leaf=_is_lifted)
-
-    def rescaled(self, start, scale):
-        present = jnp.where(start % self.period == 0, self.sigma, scale)
-        return eqx.tree_at(lambda e: e.sigma, self, present)
-
-    def begin(self, theta: Theta, workers: Workers) -> Carry | None:
-        if not self.carries:
-            return None
-        noise, _, thetas = self._perturb(theta, workers, None)
-        return Carry(noise, self.unroll(None, thetas, workers, 0).state)
-
-    def run(self, theta, workers, carry, length) -> tuple[Carry | None, Contributions]:
-        carry, response = self.respond(theta, workers, carry, length)
-        return carry, weigh(response.coefficient, response.weight, response.loss, response.steps)
-
-    def respond(
-        self,
-        theta: Theta,
-        workers: Workers,
-        carry: Carry | None,
-        length: Int[Array, "workers"] | None,
-    ) -> tuple[Carry | None, Response]:
-        """Run a window as `run` does, but keep what each worker contributes apart."""
-        old, state = (None, None) if carry is None else (carry.noise, carry.pool)
-        noise, epsilon, thetas = self._perturb(theta, workers, old)
-        window = self.unroll(state, thetas, workers, self.window, length)
-        response = _respond(self.noise, noise, epsilon, window.loss, window.steps, self.scale)
-        if carry is None:
-            return None, response
-        state = self.pool.fork(window.state, self.members - 1) if self.restarts else window.state
-        return Carry(noise, state), response
-
-    def _perturb(self, theta, workers, noise):
-        return _perturb(
-            self.noise,
-            theta,
-            workers,
-            noise,
-            self.sigma,
-            self.period,
-            self.horizon,
-            store=self.store_noise and self.carries,
-            accumulate=self.accumulates,
-            unperturbed=self.restarts and self.carries,
-        )
-
-
-def _is_lifted(x: Any) -> bool:
-    return isinstance(x, Lifted)
-
-
-class NRES(EvolutionStrategy):
+class NRES(OnlineStrategy):
     r"""Noise-Reuse Evolution Strategies: one noise per episode, used in all its windows.
 
     An unbiased online estimator of the gradient of the smoothed loss
@@ -168,11 +50,11 @@ class NRES(EvolutionStrategy):
     Evolution Strategies*, NeurIPS 2023.
     """
 
-    window: int = window_field()
     restarts: ClassVar[bool] = False
+    __init__ = OnlineStrategy.__init__
 
     @property
-    def period(self) -> int:
+    def noise_period(self) -> int:
         return self.horizon
 
     @property
@@ -180,7 +62,7 @@ class NRES(EvolutionStrategy):
         return False
 
 
-class PES(EvolutionStrategy):
+class PES(OnlineStrategy):
     r"""Persistent Evolution Strategies: a new noise every window, all of an episode's weighed.
 
     Unbiased for the loss smoothed by independent noise in every window. Arguments as for `NRES`;
@@ -191,11 +73,11 @@ class PES(EvolutionStrategy):
     Computation Graphs with Persistent Evolution Strategies*, ICML 2021.
     """
 
-    window: int = window_field()
     restarts: ClassVar[bool] = False
+    __init__ = OnlineStrategy.__init__
 
     @property
-    def period(self) -> int:
+    def noise_period(self) -> int:
         return self.window
 
     @property
@@ -203,7 +85,7 @@ class PES(EvolutionStrategy):
         return self.carries
 
 
-class GPES(EvolutionStrategy):
+class GPES(OnlineStrategy):
     r"""Generalised Persistent Evolution Strategies: a new noise every `period` steps.
 
     Unbiased for the loss smoothed by independent noise in every stretch of K = `period` steps:
@@ -217,19 +99,47 @@ class GPES(EvolutionStrategy):
     **Reference:** Li et al., NeurIPS 2023, algorithm [alg:gpes].
     """
 
-    window: int = window_field()
-    period: Int[Array, ""] = eqx.field(kw_only=True, converter=as_period)
+    period: Int[Array, ""]
     restarts: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        period: int | Int[Array, ""],
+        sigma: Sigma,
+        noise: Noise = GAUSSIAN,
+        store_noise: bool = True,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(
+            pool,
+            workers=workers,
+            window=window,
+            sigma=sigma,
+            noise=noise,
+            store_noise=store_noise,
+            nonfinite=nonfinite,
+            placement=placement,
+        )
+        self.period = as_period(period)
 
     def __check_init__(self) -> None:
         check_period(self.period, self.window)
+
+    @property
+    def noise_period(self) -> Int[Array, ""]:
+        return self.period
 
     @property
     def accumulates(self) -> bool:
         return True
 
 
-class TES(EvolutionStrategy):
+class TES(OnlineStrategy):
     r"""Truncated Evolution Strategies: each window on its own, as if its start were given.
 
     One state per worker is moved by the unperturbed $\theta$; every window perturbs afresh from
@@ -240,8 +150,8 @@ class TES(EvolutionStrategy):
     learned optimizers*, ICML 2019; algorithm [alg:tes] of Li et al., NeurIPS 2023.
     """
 
-    window: int = window_field()
     restarts: ClassVar[bool] = True
+    __init__ = OnlineStrategy.__init__
 
     def __check_init__(self) -> None:
         if not self.pool.can_fork:
@@ -252,7 +162,7 @@ class TES(EvolutionStrategy):
             )
 
     @property
-    def period(self) -> int:
+    def noise_period(self) -> int:
         return self.window
 
     @property
@@ -271,74 +181,16 @@ class FullES(EvolutionStrategy):
     """
 
     restarts: ClassVar[bool] = False
+    __init__ = EvolutionStrategy.__init__
 
-    @property
-    def window(self) -> int:
+    @property  # type: ignore[misc]
+    def window(self) -> int:  # type: ignore[override]
         return self.horizon
 
     @property
-    def period(self) -> int:
+    def noise_period(self) -> int:
         return self.horizon
 
     @property
     def accumulates(self) -> bool:
         return False
-
-
-@eqx.filter_jit
-def _perturb(
-    law: Noise,
-    theta: Theta,
-    workers: Workers,
-    noise: NoiseState | None,
-    sigma: Float[Array, "..."],
-    period: int | Int[Array, ""],
-    horizon: int,
-    *,
-    store: bool,
-    accumulate: bool,
-    unperturbed: bool,
-) -> tuple[NoiseState, PyTree, PyTree]:
-    """Noise for the windows that begin now.
-
-    **Returns:** the noise to carry, the noise of this window, and what each unroll runs with, with
-    axes `(members, workers)` in front; the last member runs with `theta` itself if `unperturbed`.
-    """
-    noise, epsilon = update_noise(
-        law,
-        noise,
-        theta,
-        workers.key,
-        workers.noise_numbers(horizon, period),
-        workers.start,
-        sigma,
-        period=period,
-        store=store,
-        accumulate=accumulate,
-    )
-    thetas = law.perturb(theta, epsilon)
-    if unperturbed:
-        same = lambda x, t: jnp.concatenate([t, jnp.broadcast_to(x, t[:1].shape)])  # noqa: E731
-        thetas = jax.tree.map(same, theta, thetas)
-    return noise, epsilon, thetas
-
-
-@eqx.filter_jit
-def _respond(
-    law: Noise,
-    noise: NoiseState,
-    epsilon: PyTree,
-    loss: Float[Array, "members workers"],
-    steps: Int[Array, "members workers"],
-    scale: float,
-) -> Response:
-    """Weigh the loss differences with the score of the noise."""
-    perturbed = loss[: len(law.contrast)]
-    coefficient = scale * sum(c * row for c, row in zip(law.contrast, perturbed, strict=True))
-    weight = noise.score
-    if weight is None:
-        factor, weight = law.score(epsilon, noise.sigma)
-        coefficient = coefficient * factor.astype(loss.dtype)
-    # A schedule that reaches zero leaves nothing to divide by.
-    coefficient = jnp.where(noise.sigma > 0, coefficient, jnp.nan)
-    return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps)

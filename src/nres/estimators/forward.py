@@ -7,16 +7,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes
 from nres.estimators.averaging import weigh
-from nres.estimators.base import as_period, check_period, window_field
-from nres.noise import Gaussian, Noise, draw_signs, scale_rows, update_noise
-from nres.system import at_least_single
+from nres.estimators.base import LOCAL, as_period, check_period
+from nres.estimators.evolution import GAUSSIAN
+from nres.noise import Noise, draw_signs, scale_rows, update_noise
+from nres.placement import Placement
+from nres.pools.base import Pool
+from nres.system import System, at_least_single
 from nres.workers import Carry
-
-
-def _as_period(period: int | Int[Array, ""] | None) -> Int[Array, ""] | None:
-    return None if period is None else as_period(period)
 
 
 class DODGE(Differentiating):
@@ -48,9 +48,25 @@ class DODGE(Differentiating):
     **Reference:** Silver et al., *Learning by Directional Gradient Descent*, ICLR 2022.
     """
 
-    window: int = window_field()
-    period: Int[Array, ""] | None = eqx.field(kw_only=True, default=None, converter=_as_period)
-    noise: Noise = eqx.field(kw_only=True, default=Gaussian())
+    window: int = eqx.field(static=True)
+    period: Int[Array, ""] | None
+    noise: Noise
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        period: int | Int[Array, ""] | None = None,
+        noise: Noise = GAUSSIAN,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
+        self.window = whole_number("window", window)
+        self.period = None if period is None else as_period(period)
+        self.noise = noise
 
     def __check_init__(self) -> None:
         if self.period is not None:
@@ -124,7 +140,19 @@ class UORO(Differentiating):
     **Reference:** Tallec and Ollivier, *Unbiased Online Recurrent Optimization*, ICLR 2018.
     """
 
-    window: int = window_field()
+    window: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+    ):
+        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
+        self.window = whole_number("window", window)
 
     def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)

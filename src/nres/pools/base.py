@@ -184,7 +184,7 @@ class TraceablePool(Pool):
         state = jax.eval_shape(lambda: self.begin(None, thetas, keys, start))
         return [
             jax.make_jaxpr(lambda thetas: self.begin(None, thetas, keys, start))(thetas),
-            jax.make_jaxpr(lambda *given: self.run(*given, keys, start, 1))(state, thetas),
+            jax.make_jaxpr(lambda s, thetas: self.run(s, thetas, keys, start, 1))(state, thetas),
         ]
 
     def advance(

@@ -51,7 +51,8 @@ class MetricsWriter:
         remark: dict[str, Any] | None = None,
     ):
         self.path, self.log_every = path, log_every
-        self.pending = {name: [] for name in (*_AVERAGED, "nonfinite")} | (pending or {})
+        self.pending: dict[str, list[float]] = {name: [] for name in (*_AVERAGED, "nonfinite")}
+        self.pending |= pending or {}
         self.remark = remark or {}
         before = read_plain(path) if path.exists() or path.is_symlink() else b""
         self._bytes, self._crc = len(before), zlib.crc32(before)

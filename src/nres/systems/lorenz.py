@@ -78,7 +78,7 @@ class Lorenz(System):
         return {"test_loss": test_loss, "loss": loss, "ln_r": theta[0], "ln_a": theta[1]}
 
     @property
-    def metrics_steps(self) -> int:
+    def metrics_steps(self) -> int:  # type: ignore[override]
         """The number of unroll steps in `metrics`: the truth is stepped along with the model."""
         return (2 * self.test_episodes + 1) * self.horizon
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from nres.estimators.es import GPES, Response
+from nres.estimators.es import GPES
+from nres.estimators.evolution import Response
 from nres.execution import compiled, needed_lengths, repeat
 from nres.pools.base import Pool
 from nres.system import Theta, parameter_count

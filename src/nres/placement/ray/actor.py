@@ -114,7 +114,8 @@ class Actor:
         estimator, theta = jax.tree.map(_as_jax, (estimator, theta))
         rows, workers = request.rows, request.rows.workers()
         carry = request.given if request.state is None else self.carried[request.state]
-        part, extra = None, 0
+        part: Any = None
+        extra = np.zeros((), np.int32)
         if request.lost and rows.scale is not None:
             # With the noises that the episodes had.
             estimator = estimator.rescaled(workers.start, jnp.asarray(rows.scale))

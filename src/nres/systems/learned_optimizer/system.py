@@ -117,7 +117,7 @@ class LearnedOptimizerSystem(System):
         return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
 
     @property
-    def metrics_steps(self) -> int:
+    def metrics_steps(self) -> int:  # type: ignore[override]
         """The number of unroll steps in `metrics`: one episode."""
         return self.horizon
 
