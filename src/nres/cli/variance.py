@@ -19,12 +19,12 @@ from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
 from nres.estimators.values import Steps
-from nres.experiments.presets import SYSTEMS
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
 from nres.pools.jax import JaxPool, as_pool
 from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Problem, full_name
 from nres.runs.trust import remember
 from nres.system import Theta

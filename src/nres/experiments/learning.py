@@ -14,12 +14,12 @@ from nres.experiments.card import write_optimizer
 from nres.experiments.claims import Check
 from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
 from nres.experiments.lorenz import local_minima
-from nres.experiments.presets import fashion_mnist_system
 from nres.experiments.races import LEARNED_START
 from nres.experiments.racing import Record, read_records, write_records
 from nres.files import write_json
 from nres.runs import SettingsError, resolve
 from nres.runs.folder import device, versions
+from nres.runs.registry import fashion_mnist_system
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from nres import multihost
-from nres.experiments.presets import SYSTEMS
 from nres.pools.base import Pool
 from nres.pools.jax import JaxPool
 from nres.pools.mujoco import MujocoPool
 from nres.pools.ray import RayPool, connect
 from nres.pools.ray.cluster import require_ray
 from nres.runs.names import SettingsError, load_system
+from nres.runs.registry import SYSTEMS
 from nres.system import System
 
 if TYPE_CHECKING:
