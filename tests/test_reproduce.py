@@ -1,4 +1,4 @@
-"""The paper's figures and tables: how claims are judged, and how exhibits are made."""
+"""The paper's figures and tables: how claims are checked, and how figures are made."""
 
 import dataclasses
 import json
@@ -13,21 +13,21 @@ from typer.testing import CliRunner
 
 from nres import runs
 from nres.cli import app
-from nres.experiments.claims import (
+from nres_paper.claims import (
     Attains,
     Better,
     Check,
     Never,
+    Ranking,
     Reaches,
     Slower,
     Sooner,
-    Standings,
     verdict,
 )
-from nres.experiments.exhibits import read_summaries
-from nres.experiments.paper import EXHIBITS
-from nres.experiments.races import RACES, Entrant
-from nres.experiments.racing import planned, read_records, run_race, standings
+from nres_paper.comparing import planned, rank, read_runs, run_comparison
+from nres_paper.comparisons import COMPARISONS, PlannedRun
+from nres_paper.figures import FIGURES
+from nres_paper.reproduction import read_summaries
 
 
 def invoke(*arguments):
@@ -41,7 +41,7 @@ def falling(stretch, length=100):
     return runs.Evaluations(at | {"seconds": update / 4}, 10 - update / stretch)
 
 
-STANDINGS = Standings(
+RANKING = Ranking(
     {
         "NRES": [falling(5), falling(6), falling(4)],
         "PES": [falling(20), falling(15), falling(25)],
@@ -100,66 +100,66 @@ STANDINGS = Standings(
     ],
 )
 def test_what_is_claimed(claim, ours, grade):
-    check = claim.judge(STANDINGS)
+    check = claim.check(RANKING)
     assert (check.ours, check.grade) == (ours, grade)
 
 
 def test_results_of_all_are_kept_with_the_source():
-    kept = read_summaries(Path(__file__).parents[1] / "results", EXHIBITS)
-    assert kept.keys() == EXHIBITS.keys()
+    kept = read_summaries(Path(__file__).parents[1] / "results", FIGURES)
+    assert kept.keys() == FIGURES.keys()
     for name, summary in kept.items():
-        exhibit = EXHIBITS[name]
+        exhibit = FIGURES[name]
         assert (summary["claim"], summary["remark"]) == (exhibit.claim, exhibit.remark)
         assert not summary["quick"]
 
 
 def test_nothing_holds_against_a_reference_that_never_arrives():
-    lost = dataclasses.replace(STANDINGS, level=-100.0)
+    lost = dataclasses.replace(RANKING, level=-100.0)
     for claim in (Slower("PES", 4.0), Never("PES"), Never("TES"), Reaches("NRES", 80)):
-        check = claim.judge(lost)
+        check = claim.check(lost)
         assert check.grade == "fails"
         assert "NRES does not get there" in check.ours or check.ours.startswith("never in")
-    there = dataclasses.replace(STANDINGS, level=11.0)
-    assert Slower("PES").judge(there).ours == "NRES is there from the start"
+    there = dataclasses.replace(RANKING, level=11.0)
+    assert Slower("PES").check(there).ours == "NRES is there from the start"
 
 
 def test_a_reference_that_arrives_with_some_seeds_proves_less():
-    runs_ = STANDINGS.runs | {"NRES": [falling(5), falling(1e9)]}
-    half = dataclasses.replace(STANDINGS, runs=runs_)
-    assert Slower("PES", 4.0).judge(half).grade == "fails"
-    assert Reaches("NRES", 80).judge(half).ours == "never in 792; 1 of 2 seeds do"
+    runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9)]}
+    half = dataclasses.replace(RANKING, runs=runs_)
+    assert Slower("PES", 4.0).check(half).grade == "fails"
+    assert Reaches("NRES", 80).check(half).ours == "never in 792; 1 of 2 seeds do"
     two = {"NRES": [falling(5), falling(5), falling(1e9)]}
-    most = dataclasses.replace(STANDINGS, runs=runs_ | two)
-    check = Slower("PES", 4.0).judge(most)
+    most = dataclasses.replace(RANKING, runs=runs_ | two)
+    check = Slower("PES", 4.0).check(most)
     assert check.ours == "3× (3 to 4); NRES gets there with 2 of 3 seeds"
     assert check.grade == "weaker"
 
 
 def test_never_is_said_of_all_seeds():
     some = [falling(1e9), falling(2), falling(1e9)]
-    check = Never("TES").judge(dataclasses.replace(STANDINGS, runs=STANDINGS.runs | {"TES": some}))
+    check = Never("TES").check(dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": some}))
     assert check.ours == "never (> 9.9×); TES gets there with 1 of 3 seeds"
     assert check.grade == "weaker"
-    runs_ = STANDINGS.runs | {"NRES": [falling(5), falling(1e9), falling(4)]}
-    doubtful = dataclasses.replace(STANDINGS, runs=runs_)
-    assert Never("TES").judge(doubtful).grade == "weaker"
-    assert Sooner(("NRES", "PES")).judge(doubtful).ours == (
+    runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9), falling(4)]}
+    doubtful = dataclasses.replace(RANKING, runs=runs_)
+    assert Never("TES").check(doubtful).grade == "weaker"
+    assert Sooner(("NRES", "PES")).check(doubtful).ours == (
         "NRES 2 to never (2 of 3 seeds); PES 10 (7.5 to 12.5)"
     )
 
 
 def test_a_seed_that_starts_below_the_level_proves_nothing():
     below = runs.Evaluations(falling(5).at, falling(5).values - 100)
-    runs_ = STANDINGS.runs | {"NRES": [below, falling(6), falling(4)]}
-    assert dataclasses.replace(STANDINGS, runs=runs_).ratio("PES") == 2.5
+    runs_ = RANKING.runs | {"NRES": [below, falling(6), falling(4)]}
+    assert dataclasses.replace(RANKING, runs=runs_).ratio("PES") == 2.5
 
 
 def test_a_short_run_that_never_arrives_proves_nothing():
-    short = dataclasses.replace(STANDINGS, runs=STANDINGS.runs | {"TES": [falling(1e9, 5)]})
-    check = Never("TES").judge(short)
+    short = dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": [falling(1e9, 5)]})
+    check = Never("TES").check(short)
     assert (check.about, check.ours) == ("TES (1 seed)", "never (> 0.4×)")
     assert check.grade == "fails"
-    assert Reaches("FullES", 50).judge(STANDINGS).grade == "fails"
+    assert Reaches("FullES", 50).check(RANKING).grade == "fails"
 
 
 def test_verdicts():
@@ -170,25 +170,26 @@ def test_verdicts():
     assert verdict([checks["weaker"], checks["fails"]]) == "in part"
 
 
-@pytest.mark.parametrize("name", RACES)
-def test_every_run_of_every_race_has_settings(name):
-    race = RACES[name]
-    for entrant in race.entrants:
-        for seed in race.seeds:
-            full = planned(race, entrant, seed)
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_every_run_of_every_comparison_has_settings(name):
+    comparison = COMPARISONS[name]
+    for name in comparison.runs:
+        for seed in comparison.seeds:
+            full = planned(comparison, name, seed)
             assert full.updates // full.eval_every >= 20
-            small = planned(race, entrant, seed, quick=True)
+            small = planned(comparison, name, seed, quick=True)
             assert (small.updates, small.workers) == (4, 2)
             assert small.method == full.method
-    # Whoever is named takes part, and every claim can be judged.
-    everyone = Standings({name: [falling(5)] for name in race.entrants}, 8.0, race.axis)
-    for claim in race.claims:
-        assert claim.judge(everyone).grade in ("holds", "weaker", "fails")
-    if race.shares is not None:
-        others = RACES[race.shares]
-        shared = set(race.entrants) & set(others.entrants)
+    # Every claim names runs of the comparison, and can be checked.
+    everyone = Ranking({name: [falling(5)] for name in comparison.runs}, 8.0, comparison.axis)
+    for claim in comparison.claims:
+        assert claim.check(everyone).grade in ("holds", "weaker", "fails")
+    if comparison.shares is not None:
+        others = COMPARISONS[comparison.shares]
+        shared = set(comparison.runs) & set(others.runs)
         assert any(
-            planned(race, n, race.seeds[0]) == planned(others, n, race.seeds[0]) for n in shared
+            planned(comparison, n, comparison.seeds[0]) == planned(others, n, comparison.seeds[0])
+            for n in shared
         )
 
 
@@ -214,48 +215,52 @@ class Folders:
         )
 
 
-def small_race(**changes):
-    entrants = {name: Entrant(name.lower(), 20) for name in ("NRES", "PES")}
-    entrants["FullES"] = Entrant("fulles", 20, seeds=1)
-    race = dataclasses.replace(RACES["lorenz-es"], entrants=entrants, seeds=(0, 1), smooth=1)
-    return dataclasses.replace(race, **changes)
+def small_comparison(**changes):
+    runs = {name: PlannedRun(name.lower(), 20) for name in ("NRES", "PES")}
+    runs["FullES"] = PlannedRun("fulles", 20, seeds=1)
+    comparison = dataclasses.replace(COMPARISONS["lorenz-es"], runs=runs, seeds=(0, 1), smooth=1)
+    return dataclasses.replace(comparison, **changes)
 
 
 def test_a_run_is_made_once(tmp_path):
     made, said = Folders(), []
     settings = {"seeds": None, "quick": False, "finished": made, "say": said.append}
-    records = run_race(small_race(), tmp_path / "a", **settings)
+    records = run_comparison(small_comparison(), tmp_path / "a", **settings)
     assert made.made == [("nres-0", 0), ("nres-1", 1), ("pes-0", 0), ("pes-1", 1), ("fulles-0", 0)]
     assert said[-1] == "5 of 5: FullES, seed 0"
     file = tmp_path / "a/metrics.jsonl"
     before = file.read_text()
-    assert run_race(small_race(), tmp_path / "a", **settings) == records
+    assert run_comparison(small_comparison(), tmp_path / "a", **settings) == records
     assert len(made.made) == 5
     assert file.read_text() == before
     # More seeds than planned; then fewer, which takes nothing away.
-    more = run_race(small_race(), tmp_path / "a", **settings | {"seeds": 3})
+    more = run_comparison(small_comparison(), tmp_path / "a", **settings | {"seeds": 3})
     assert made.made[5:] == [("nres-2", 2), ("pes-2", 2), ("fulles-1", 1), ("fulles-2", 2)]
     assert len(more) == 9
-    assert len(run_race(small_race(), tmp_path / "a", **settings | {"seeds": 1})) == 3
-    assert len(read_records(file)) == 9
-    # Another race takes over what it has in common, and makes the rest.
-    other = small_race(shares="a", entrants={"NRES": Entrant("nres", 20), "TES": Entrant("tes", 9)})
-    run_race(other, tmp_path / "b", **settings)
+    assert len(run_comparison(small_comparison(), tmp_path / "a", **settings | {"seeds": 1})) == 3
+    assert len(read_runs(file)) == 9
+    # Another comparison takes over what it has in common, and makes the rest.
+    other = small_comparison(
+        shares="a", runs={"NRES": PlannedRun("nres", 20), "TES": PlannedRun("tes", 9)}
+    )
+    run_comparison(other, tmp_path / "b", **settings)
     assert made.made[9:] == [("tes-0", 0), ("tes-1", 1)]
     # What was planned otherwise is not overwritten.
     before = file.read_text()
-    shorter = small_race(entrants={"NRES": Entrant("nres", 10)})
-    for otherwise in ({"quick": True}, {"race": shorter}):
+    shorter = small_comparison(runs={"NRES": PlannedRun("nres", 10)})
+    for otherwise in ({"quick": True}, {"comparison": shorter}):
         with pytest.raises(runs.SettingsError, match="holds other results"):
-            run_race(folder=tmp_path / "a", **{"race": small_race()} | settings | otherwise)
+            run_comparison(
+                folder=tmp_path / "a", **{"comparison": small_comparison()} | settings | otherwise
+            )
     assert file.read_text() == before
     assert len(made.made) == 11
 
 
-def test_standings_of_a_race(tmp_path):
+def test_ranking_of_a_comparison(tmp_path):
     settings = {"seeds": None, "quick": False, "finished": Folders(), "say": lambda text: None}
-    race = small_race(early=0.25)
-    result = standings(race, run_race(race, tmp_path, **settings))
+    comparison = small_comparison(early=0.25)
+    result = rank(comparison, run_comparison(comparison, tmp_path, **settings))
     assert result.level == 80  # of NRES after 5 of 20 updates
     assert result.ratio("PES") == 4
     assert result.ratio("FullES") == 2
@@ -264,7 +269,7 @@ def test_standings_of_a_race(tmp_path):
     assert described["reached"]["update"] == [20, 20]
 
 
-def test_reproducing_a_race(tmp_path, monkeypatch):
+def test_reproducing_a_comparison(tmp_path, monkeypatch):
     command = ["reproduce", "ablation-N", "--quick", "--out", tmp_path]
     result = invoke(*command)
     assert result.exit_code == 0, result.output
@@ -296,7 +301,7 @@ def test_reproducing_a_race(tmp_path, monkeypatch):
     assert "holds --quick versions" in full.stderr
 
 
-def test_reproducing_what_is_no_race(tmp_path):
+def test_reproducing_another_figure(tmp_path):
     name = "lorenz-paths"
     result = invoke("reproduce", name, "--quick", "--out", tmp_path, "--quiet")
     assert (result.exit_code, result.output) == (0, "")
@@ -314,8 +319,10 @@ def test_reproducing_what_is_no_race(tmp_path):
 
 def test_a_folder_is_for_results_or_for_small_versions(tmp_path):
     results = Path(__file__).parents[1] / "results"
-    for race in ("lorenz-es", "lopt-es", "swimmer", "halfcheetah"):
-        shutil.copytree(results / race, tmp_path / race, ignore=shutil.ignore_patterns("runs"))
+    for comparison in ("lorenz-es", "lopt-es", "swimmer", "halfcheetah"):
+        shutil.copytree(
+            results / comparison, tmp_path / comparison, ignore=shutil.ignore_patterns("runs")
+        )
     small = invoke("reproduce", "lorenz-paths", "--quick", "--out", tmp_path)
     assert small.exit_code == 2
     assert "holds results: choose another folder" in small.stderr
@@ -332,9 +339,9 @@ def test_all_goes_on_after_one_that_cannot_be_made(tmp_path, monkeypatch):
     def fails(work):
         raise OSError("no room")
 
-    broken = {"a": dataclasses.replace(EXHIBITS["lorenz-surface"], make=fails)}
-    good = {"b": EXHIBITS["lorenz-surface"], "c": EXHIBITS["lopt-es"]}
-    monkeypatch.setattr(sys.modules["nres.cli.reproduce"], "EXHIBITS", broken | good)
+    broken = {"a": dataclasses.replace(FIGURES["lorenz-surface"], make=fails)}
+    good = {"b": FIGURES["lorenz-surface"], "c": FIGURES["lopt-es"]}
+    monkeypatch.setattr(sys.modules["nres_paper.command"], "FIGURES", broken | good)
     result = invoke("reproduce", "all", "--tier", "cpu", "--quick", "--out", tmp_path)
     assert result.exit_code == 1
     assert "a: no room" in result.stderr
@@ -345,7 +352,7 @@ def test_all_goes_on_after_one_that_cannot_be_made(tmp_path, monkeypatch):
 
 def test_contents():
     result = invoke("reproduce")
-    assert all(name in result.output for name in EXHIBITS)
+    assert all(name in result.output for name in FIGURES)
 
 
 def test_smoothing_ignores_what_happens_once():

@@ -13,8 +13,7 @@ from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.cli.train import Seed
 from nres.display import Display
-from nres.experiments.figures import lorenz_paths
-from nres.figures import DISPLAY_NAMES
+from nres.figures import DISPLAY_NAMES, lorenz_paths
 from nres.files import write_json
 from nres.runs import build, resolve
 from nres.runs.registry import SYSTEMS
