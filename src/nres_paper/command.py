@@ -183,3 +183,7 @@ def _all_checks(folder: Path) -> Table:
             table.add_row(name, "", "", NOT_RUN, "")
         table.add_section()
     return table
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(reproduce)

@@ -24,7 +24,7 @@ from nres_paper.claims import REFERENCE, Ranking
 from nres_paper.comparisons import Comparison
 
 # The size of a quick version, which only shows that the command runs.
-QUICK_UPDATES, QUICK_WORKERS = 4, 2
+QUICK_UPDATES, QUICK_WORKERS, QUICK_WINDOW, QUICK_HORIZON = 4, 2, 10, 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +101,15 @@ def planned(comparison: Comparison, name: str, seed: int, quick: bool = False) -
     given |= {"seed": seed, "start_seed": comparison.start_seed}
     if quick:
         full = resolve(comparison.system, run.method, **given)
-        reference = comparison.runs[REFERENCE].method
-        window = resolve(comparison.system, reference, eval_every=1).window
-        horizon = 2 * max(window or 1, 10)
         given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
-        given |= {"workers": QUICK_WORKERS, "options": given["options"] | {"horizon": horizon}}
+        given |= {
+            "workers": QUICK_WORKERS,
+            "options": given["options"] | {"horizon": QUICK_HORIZON},
+        }
+        if full.window is not None:
+            given["window"] = min(full.window, QUICK_WINDOW)
         if full.period is not None:
-            given["period"] = min(full.period, horizon)
+            given["period"] = min(full.period, QUICK_HORIZON)
     return resolve(comparison.system, run.method, **given)
 
 
@@ -166,7 +168,8 @@ def carry_out(
     file = folder / "metrics.jsonl"
     runs: list[FinishedRun] = []
     for number, (name, settings) in enumerate(plan, start=1):
-        found = find_run(settings, known)
+        # Quick versions of different runs may be the same run.
+        found = find_run(settings, [*known, *runs])
         new = found is None
         if found is None:
             say(f"{number} of {len(plan)}: {name}, seed {settings.seed}")

@@ -60,14 +60,15 @@ PERIODS = (100, 200, 500, 1000, 2000)
 
 def _paths(context: Context) -> Result:
     """Train with one learning rate for all, so that only the variance differs."""
-    seeds, updates = context.seeds or (1 if context.quick else 5), 20 if context.quick else 1000
+    seeds = context.seeds or (1 if context.quick else 5)
+    updates, workers = (4, 2) if context.quick else (1000, 200)
     periods = (PERIODS[0], PERIODS[-1]) if context.quick else PERIODS
     system = Lorenz()
     file = context.folder / "metrics.jsonl"
-    about = {"updates": updates, "lr": 1e-5, "workers": 200, "window": 100, "sigma": 0.04}
+    about = {"updates": updates, "lr": 1e-5, "workers": workers, "window": 100, "sigma": 0.04}
     rows = [row for row in read_lines(file) if row["settings"] == about]
     for period in periods:
-        estimator = nres.GPES(system, workers=200, window=100, sigma=0.04, period=period)
+        estimator = nres.GPES(system, workers=workers, window=100, sigma=0.04, period=period)
         for seed in range(seeds):
             if any((row["period"], row["seed"]) == (period, seed) for row in rows):
                 continue
@@ -91,7 +92,7 @@ def _paths(context: Context) -> Result:
     rows = [row for row in rows if row["seed"] < seeds]
     # How far it travelled, whatever for: a path without noise would be as long as it has to be.
     lengths = {k: [_length(row) for row in rows if row["period"] == k] for k in periods}
-    _paths_figure(system, rows, lengths, context.drawing)
+    _paths_figure(system, rows, lengths, 41 if context.quick else 200, context.drawing)
     means = {k: float(np.mean(values)) for k, values in lengths.items()}
     order = [means[k] for k in periods]
     right = all(a > b for a, b in itertools.pairwise(order))
@@ -114,11 +115,11 @@ def _length(row: dict) -> float:
 
 
 def _paths_figure(
-    system: Lorenz, rows: list[dict], lengths: dict[int, list[float]], path: Path
+    system: Lorenz, rows: list[dict], lengths: dict[int, list[float]], points: int, path: Path
 ) -> None:
     figure = Figure(figsize=(3.1 * len(lengths), 3.9), layout="constrained")
     panels = figure.subplots(1, len(lengths), sharex=True, sharey=True)
-    ln_r, ln_a = np.linspace(3.2, 3.8, 200), np.linspace(1.9, 3.5, 200)
+    ln_r, ln_a = np.linspace(3.2, 3.8, points), np.linspace(1.9, 3.5, points)
     names = {PERIODS[0]: " (PES)", PERIODS[-1]: " (NRES)"}
     for panel, period in zip(panels, lengths, strict=True):
         draw_surface(panel, system, ln_r, ln_a, cmap="Greys", alpha=0.55)
