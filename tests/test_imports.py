@@ -65,9 +65,21 @@ def imports(package):
                 yield from ((file, node.module, alias.name) for alias in node.names)
 
 
-def test_nres_does_not_import_the_paper():
-    for file, module, _ in imports("nres"):
+LAYERS = ("runs", "figures", "report", "cli")
+
+
+def layer(name):
+    """The layer of a module of nres: those that are not named are below all others."""
+    part = name.split(".")[1] if "." in name else ""
+    return LAYERS.index(part) + 1 if part in LAYERS else 0
+
+
+def test_imports_run_one_way():
+    for file, module, name in imports("nres"):
         assert module.partition(".")[0] != "nres_paper", file
+        own = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+        if module.partition(".")[0] == "nres" and own not in ("nres.__init__", "nres.__main__"):
+            assert layer(f"{module}.{name}") <= layer(own), f"{file} imports {module}"
 
 
 def test_the_paper_uses_public_names_only():
