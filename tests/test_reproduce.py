@@ -218,6 +218,7 @@ def test_contents():
 
 def test_a_figure_may_land_before_its_results(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(RESULTS.parent / "tools"))
+    import readme
     import reproduction_page
 
     new = PaperFigure("fig:new", "It will be shown.", "cpu", lambda context: None, "Soon.")
@@ -230,6 +231,7 @@ def test_a_figure_may_land_before_its_results(tmp_path, monkeypatch):
         assert "not run yet" in line_with("new-one", shown.output)
         assert "not run yet" not in line_with("lorenz-es", shown.output)
     assert "not run yet" in line_with("[new-one]", reproduction_page.reproduction())
+    assert "not run yet" in readme.filled("<!-- reproduction -->nothing<!-- end -->")
     assert reproduction_page.reproduction().count("not run yet") == len(with_new) - len(KEPT)
     *_, section = reproduction_page.figures().partition("## new-one\n")
     assert "It will be shown." in section
