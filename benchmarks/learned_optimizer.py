@@ -113,7 +113,7 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
         sizes = [(2, 16)]
     rows: list[dict] = []
 
-    def entrant(name, workers, width, make, precision="default"):
+    def time_implementation(name, workers, width, make, precision="default"):
         updates = 2 if quick else (20 if cpu else max(64, 409_600 // workers // (width // 8)))
         with jax.default_matmul_precision(precision):
             measure, began = make(workers, width, horizon)
@@ -134,14 +134,14 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
         )
 
     for workers, width in sizes:
-        entrant("nres", workers, width, with_nres)
+        time_implementation("nres", workers, width, with_nres)
         if workers > 100:
             continue
-        entrant("plain JAX", workers, width, with_plain)
+        time_implementation("plain JAX", workers, width, with_plain)
         if not cpu:
-            entrant("nres", workers, width, with_nres, "highest")
+            time_implementation("nres", workers, width, with_nres, "highest")
             with without_kernels():
-                entrant("nres without kernels", workers, width, with_nres)
+                time_implementation("nres without kernels", workers, width, with_nres)
     return [*rows, {"rates": best}]
 
 

@@ -47,18 +47,20 @@ def run(quick: bool = False, rounds: int = 5) -> list[dict]:
         sizes, factors, rounds = {200: 200}, [2], 1
     rows = []
     for workers, updates in sizes.items():
-        entrants = {"nres": [with_nres(workers)]}
-        entrants["floor"] = [with_rival(rivals.floor, workers, unroll) for unroll in factors]
+        implementations = {"nres": [with_nres(workers)]}
+        implementations["floor"] = [with_rival(rivals.floor, workers, u) for u in factors]
         if importlib.util.find_spec("evosax"):
-            entrants["evosax"] = [with_rival(rivals.evosax, workers, unroll) for unroll in factors]
+            implementations["evosax"] = [
+                with_rival(rivals.evosax, workers, unroll) for unroll in factors
+            ]
             scanned = functools.partial(rivals.evosax, scanned=True)
-            entrants["evosax, scanned"] = [with_rival(scanned, workers, u) for u in factors]
-        for measures in entrants.values():  # compile
+            implementations["evosax, scanned"] = [with_rival(scanned, workers, u) for u in factors]
+        for measures in implementations.values():  # compile
             for measure in measures:
                 measure(updates)
-        best = {name: [0.0] * len(measures) for name, measures in entrants.items()}
+        best = {name: [0.0] * len(measures) for name, measures in implementations.items()}
         for _ in range(rounds):
-            for name, measures in entrants.items():
+            for name, measures in implementations.items():
                 for i, measure in enumerate(measures):
                     best[name][i] = max(best[name][i], float(measure(updates)))
         rates = {name: max(values) for name, values in best.items()}

@@ -35,7 +35,11 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 with install_import_hook("nres", "beartype.beartype"):
-    import nres  # noqa: F401
+    import nres
+    import nres.checkpoint
+    import nres.data
+    import nres.runs
+    import nres.variance  # noqa: F401
 
 
 # Long ones first, so that no process is left with one at the end.

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import nres
 from helpers import as_users_run
 from nres.cli import app
-from nres.experiments.presets import SYSTEMS
+from nres.runs.registry import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
 

@@ -19,8 +19,8 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_file, as_users_run, in_a_terminal, invoke
 from nres import runs
-from nres.experiments.presets import SYSTEMS
 from nres.runs.fingerprint import _described, fingerprint, is_same
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import evaluation_steps
 from nres.updates import Chunks, CompiledUpdates, lift_update
 from numpy_pool import NumpyPool

@@ -19,12 +19,12 @@ import nres
 from helpers import as_users_run
 from nres.cli import app
 from nres.data import Images
-from nres.experiments.learned_optimizer import gradient_norm
 from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import convolutional, dense, kernel, tasks
 from nres.systems.learned_optimizer.export import OptimizerFileError
 from nres.systems.learned_optimizer.losses import mean_loss
 from nres.systems.learned_optimizer.system import _losses
+from nres_paper.learned_optimizer import gradient_norm
 
 KEY = jax.random.key(0)
 BLOCKS = convolutional.plain_block, convolutional.fused_block

@@ -10,7 +10,7 @@ import sys
 
 import reproduction_page
 import scaling_page
-from nres.experiments.studies import PAPER_FULLES, PAPER_NRES
+from nres_paper.studies import PAPER_FULLES, PAPER_NRES
 from results import ROOT, load, table
 
 ATTACKS = {
@@ -156,7 +156,7 @@ def learned_speed() -> str:
     return table(heading, rows)
 
 
-def race() -> str:
+def tuned_optimizers() -> str:
     results = load("learned-optimizer/summary.json")["numbers"]
     rows = [
         [
@@ -337,7 +337,7 @@ PARTS = (
     early_end,
     simulators,
     learned,
-    race,
+    tuned_optimizers,
     learned_speed,
 )
 

@@ -1,49 +1,72 @@
-"""The paper's claims and what was found, for README and docs/reproduction.md."""
+"""The paper's claims and the results, for README and docs/reproduction.md."""
 
-from nres.experiments.exhibits import place, read_summaries, verdict_line
-from nres.experiments.paper import EXHIBITS
+from typing import Any
+
+from nres_paper.figures import FIGURES
+from nres_paper.reproduction import (
+    NOT_RUN,
+    PaperFigure,
+    place,
+    read_summaries,
+    verdict_line,
+)
 from results import ROOT, load, table
-
-SUMMARIES = read_summaries(ROOT / "results", EXHIBITS)
 
 
 def reproduction() -> str:
-    """All of them in one table, a line for each statement."""
+    """List all checks in one table, and name the figures that have no results yet."""
+    summaries = read_summaries(ROOT / "results", FIGURES)
     rows = []
-    for name, summary in SUMMARIES.items():
+    for name in FIGURES:
         link = f"[{name}](docs/reproduction.md#{name.lower()})"
-        for check in summary["checks"]:
+        if name not in summaries:
+            rows.append([link, "", "", NOT_RUN, ""])
+            continue
+        for check in summaries[name]["checks"]:
             rows.append([link, check["about"], check["paper"], check["ours"], check["grade"]])
             link = ""
     return table(["", "", "paper", "here", ""], rows)
 
 
-def exhibits() -> str:
-    """Each with its figure."""
+def figures() -> str:
+    """Show each figure with its claim, its checks and how it was made."""
+    summaries = read_summaries(ROOT / "results", FIGURES)
     parts = []
-    for name, summary in SUMMARIES.items():
-        rows = [[c["about"], c["paper"], c["ours"], c["grade"]] for c in summary["checks"]]
-        device = summary["device"]
-        label = f" In the paper: {summary['figure']}." if summary["figure"] else ""
-        places = dict.fromkeys(map(place, (device, *device.get("others", []))))
-        facts = [f"`{summary['command']}`", " and ".join(places)]
-        facts.append(f"{summary['seeds']} seed" + "s" * (summary["seeds"] > 1))
-        if summary["seconds"]:
-            facts.append(f"{summary['seconds']:,.0f} s of computing")
-        parts += [
-            f"\n## {name}\n",
-            f"{summary['claim']}{label} **{verdict_line(summary)}.**\n",
-            f"![{summary['claim']}](../results/{name}/{name}.png)",
-            table(["", "paper", "here", ""], rows),
-            *([f"{summary['remark']}\n"] if summary["remark"] else []),
-            f"{level(summary['numbers'])}{'; '.join(facts)}. "
-            f"Measurements: [results/{name}](../results/{name}).",
-        ]
+    for name, figure in FIGURES.items():
+        parts.append(f"\n## {name}\n")
+        parts += _shown(name, summaries[name]) if name in summaries else _not_run(name, figure)
     return "\n".join([*parts, ""])
 
 
+def _shown(name: str, summary: dict[str, Any]) -> list[str]:
+    rows = [[c["about"], c["paper"], c["ours"], c["grade"]] for c in summary["checks"]]
+    device = summary["device"]
+    places = dict.fromkeys(map(place, (device, *device.get("others", []))))
+    facts = [f"`{summary['command']}`", " and ".join(places)]
+    facts.append(f"{summary['seeds']} seed" + "s" * (summary["seeds"] > 1))
+    if summary["seconds"]:
+        facts.append(f"{summary['seconds']:,.0f} s of computing")
+    return [
+        f"{summary['claim']}{_label(summary['figure'])} **{verdict_line(summary)}.**\n",
+        f"![{summary['claim']}](../results/{name}/{name}.png)",
+        table(["", "paper", "here", ""], rows),
+        *([f"{summary['remark']}\n"] if summary["remark"] else []),
+        f"{level(summary['numbers'])}{'; '.join(facts)}. "
+        f"Measurements: [results/{name}](../results/{name}).",
+    ]
+
+
+def _not_run(name: str, figure: PaperFigure) -> list[str]:
+    verdict = NOT_RUN.capitalize()
+    return [f"{figure.claim}{_label(figure.label)} **{verdict}**: `nres reproduce {name}`."]
+
+
+def _label(label: str) -> str:
+    return f" In the paper: {label}." if label else ""
+
+
 def level(numbers: dict) -> str:
-    """What a race is measured at, and where it starts, if it is one."""
+    """State the level of a comparison and where it starts; nothing for other figures."""
     if "level" not in numbers:
         return ""
     what, times = numbers["shown"]["what"], numbers["shown"]["times"]
@@ -53,7 +76,7 @@ def level(numbers: dict) -> str:
 
 
 def batching() -> str:
-    """How much more an H200 does with four times the workers."""
+    """State how much more an H200 does with four times the workers."""
     rates = {
         row["workers"]: row["inner_steps_per_second"]
         for row in load("bench/learned_optimizer_gpu.json")["rows"]
@@ -62,4 +85,4 @@ def batching() -> str:
     return f"{rates[400] / rates[100]:.1f}"
 
 
-PARTS = (reproduction, exhibits, batching)
+PARTS = (reproduction, figures, batching)

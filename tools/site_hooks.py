@@ -52,7 +52,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def public_names(module: str) -> dict[str, Any]:
     """What a module offers: its own, and what it takes from the modules below it."""
     found = {}
-    for name, value in vars(importlib.import_module(module)).items():
+    offered = importlib.import_module(module)
+    for name in dir(offered):  # with names that are imported when they are first used
+        value = getattr(offered, name)
         home = getattr(value, "__module__", None) or module
         if name.startswith("_") or isinstance(value, ModuleType) or not home.startswith("nres"):
             continue

@@ -1,14 +1,12 @@
 """Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
 
-from nres import checkpoint as checkpoint
-from nres import data as data
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from nres import noise as noise
 from nres import placement as placement
 from nres import policies as policies
 from nres import pools as pools
-from nres import runs as runs
-from nres import systems as systems
-from nres import variance as variance
 from nres.caching import cache_compilations as cache_compilations
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
@@ -38,7 +36,6 @@ from nres.pools import Pool as Pool
 from nres.pools import Window as Window
 from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
-from nres.systems.learned_optimizer import load_optimizer as load_optimizer
 from nres.training import Progress as Progress
 from nres.training import Reporter as Reporter
 from nres.training import TrainResult as TrainResult
@@ -48,3 +45,28 @@ from nres.weights import load_theta as load_theta
 from nres.weights import save_theta as save_theta
 
 __version__ = "0.1.0"
+
+# Slow to import, and not needed by all: these are imported when they are first used (PEP 562).
+if TYPE_CHECKING:
+    from nres import checkpoint as checkpoint
+    from nres import data as data
+    from nres import figures as figures
+    from nres import report as report
+    from nres import runs as runs
+    from nres import systems as systems
+    from nres import variance as variance
+    from nres.systems.learned_optimizer import load_optimizer as load_optimizer
+
+_LAZY_MODULES = ("checkpoint", "data", "figures", "report", "runs", "systems", "variance")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"nres.{name}")
+    if name == "load_optimizer":
+        return importlib.import_module("nres.systems.learned_optimizer").load_optimizer
+    raise AttributeError(f"module 'nres' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, "load_optimizer"})

@@ -13,11 +13,10 @@ from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.cli.train import Seed
 from nres.display import Display
-from nres.experiments.figures import lorenz_paths
-from nres.experiments.presets import SYSTEMS
-from nres.figures import DISPLAY_NAMES
+from nres.figures import DISPLAY_NAMES, lorenz_paths
 from nres.files import write_json
 from nres.runs import build, resolve
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVAL_KEY
 from nres.systems import Lorenz
 from nres.training import TrainResult, train

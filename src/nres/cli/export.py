@@ -8,8 +8,7 @@ import typer
 from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.cli.train import Best, TrustCode
-from nres.experiments.card import write_optimizer
-from nres.runs import Run, RunError, SettingsError
+from nres.runs import Run, RunError, SettingsError, write_optimizer
 from nres.systems.learned_optimizer import LearnedOptimizerSystem
 
 

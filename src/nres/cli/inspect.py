@@ -15,9 +15,9 @@ from nres.cli.errors import explained
 from nres.cli.outcome import losses
 from nres.cli.train import Best, Seed, TrustCode
 from nres.evaluation import evaluate as evaluate_system
-from nres.experiments.presets import SYSTEMS
 from nres.figures import run_figure
 from nres.runs import METHODS, OPTIMIZERS, Run, RunError
+from nres.runs.registry import SYSTEMS
 
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 

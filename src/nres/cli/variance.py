@@ -19,17 +19,18 @@ from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
 from nres.execution import choose
-from nres.experiments.presets import SYSTEMS
-from nres.experiments.variance import advice_figure, along, periods_figure
+from nres.figures import advice_figure, periods_figure
 from nres.files import write_json
 from nres.pools.jax import as_pool
 from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Problem, full_name
 from nres.runs.trust import remember
 from nres.system import Theta
-from nres.variance import Row
+from nres.variance import Row, sweep_along
 from nres.variance import advise as advise_on
+from nres.workers import Steps
 
 # For the number of samples: a simulator is slower than compiled code.
 SAMPLES, HOST_SAMPLES = 4096, 256
@@ -82,7 +83,7 @@ def variance(
     found: dict[int, list[dict[str, Any]]] = {}
     try:
         with _bar(console, "variance", quiet) as bar:
-            rows = along(
+            rows = sweep_along(
                 pool,
                 trajectory,
                 jax.random.key(seed),

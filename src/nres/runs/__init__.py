@@ -1,18 +1,32 @@
 """Runs: settings, folders, metrics, checkpoints, and how to carry them out."""
 
+from nres.files import write_json as write_json
+from nres.files import write_lines as write_lines
+from nres.runs.card import write_optimizer as write_optimizer
+from nres.runs.compare import AXES as AXES
 from nres.runs.compare import Evaluations as Evaluations
+from nres.runs.compare import curve as curve
 from nres.runs.compare import curves as curves
 from nres.runs.compare import early_level as early_level
+from nres.runs.compare import evaluated as evaluated
+from nres.runs.compare import lower_median as lower_median
 from nres.runs.compare import times_to_level as times_to_level
 from nres.runs.execute import Outcome as Outcome
 from nres.runs.execute import execute as execute
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
+from nres.runs.folder import device as device
 from nres.runs.folder import new_path as new_path
+from nres.runs.folder import versions as versions
 from nres.runs.methods import METHODS as METHODS
 from nres.runs.methods import OPTIMIZERS as OPTIMIZERS
+from nres.runs.metrics import MetricsError as MetricsError
+from nres.runs.metrics import read_lines as read_lines
 from nres.runs.metrics import read_metrics as read_metrics
 from nres.runs.names import SettingsError as SettingsError
+from nres.runs.registry import SYSTEMS as SYSTEMS
+from nres.runs.registry import KnownSystem as KnownSystem
+from nres.runs.registry import Preset as Preset
 from nres.runs.settings import Problem as Problem
 from nres.runs.settings import Settings as Settings
 from nres.runs.settings import build as build

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from nres.errors import first_line
-from nres.experiments.presets import SYSTEMS
 from nres.pools.base import Pool
 from nres.pools.gym import GymPool
+from nres.runs.registry import SYSTEMS
 from nres.system import System
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from nres import multihost
-from nres.experiments.presets import SYSTEMS
 from nres.placement import Devices, Ray
 from nres.placement.ray import connect
 from nres.placement.ray.cluster import require_ray
@@ -15,6 +14,7 @@ from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.pools.mujoco import MujocoPool
 from nres.runs.names import SettingsError, load_system
+from nres.runs.registry import SYSTEMS
 from nres.system import System
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import optax
 from nres.checks import positive_number, whole_number
 from nres.estimators import Estimator
 from nres.evaluation import evaluate
-from nres.experiments.presets import SYSTEMS, Preset
 from nres.pools.base import Pool
 from nres.runs.methods import METHODS, OPTIMIZERS, MethodInfo
 from nres.runs.names import SettingsError, described, full_name, load_system, unknown
 from nres.runs.places import check_places, on_devices, on_ray
+from nres.runs.registry import SYSTEMS, Preset
 from nres.schedule import Piecewise
 from nres.system import System, Theta, horizon_of
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nres.experiments.presets import SYSTEMS
+from nres.runs.registry import SYSTEMS
 
 
 def foreign_code(system: str, options: dict[str, Any]) -> list[str]:

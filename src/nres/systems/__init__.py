@@ -1,6 +1,22 @@
 """Ready-made systems."""
 
-from nres.systems import learned_optimizer as learned_optimizer
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from nres.systems.lorenz import Lorenz as Lorenz
 from nres.systems.lorenz import LorenzTest as LorenzTest
 from nres.systems.quadratic import Quadratic as Quadratic
+
+# Its kernels import Pallas, which is slow: it is imported when it is first used (PEP 562).
+if TYPE_CHECKING:
+    from nres.systems import learned_optimizer as learned_optimizer
+
+
+def __getattr__(name: str) -> Any:
+    if name == "learned_optimizer":
+        return importlib.import_module("nres.systems.learned_optimizer")
+    raise AttributeError(f"module 'nres.systems' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "learned_optimizer"})

@@ -13,3 +13,4 @@ from nres.variance.predicted import predict as predict
 from nres.variance.sweep import Row as Row
 from nres.variance.sweep import Sweep as Sweep
 from nres.variance.sweep import sweep as sweep
+from nres.variance.trajectory import sweep_along as sweep_along

@@ -1,4 +1,4 @@
-"""Learned optimizers [exp:lopt]: what there is to see of them."""
+"""Learned optimizers [exp:lopt]: their loss surface, and tuned optimizers to compare with."""
 
 import dataclasses
 import math
@@ -9,14 +9,12 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 from matplotlib.figure import Figure
 
-from nres.estimators import BPTT
-from nres.figures import log_if_positive
-from nres.files import save_drawing
-from nres.runs.compare import Evaluations
-from nres.system import Theta
+import nres
+from nres.figures import log_if_positive, save_drawing
+from nres.runs import Evaluations
 from nres.systems.learned_optimizer import (
     SGD,
     Adam,
@@ -31,11 +29,11 @@ COLOURS = (RED, "#0077bb", "#009988", "#888888")
 
 def landscape(
     system: LearnedOptimizerSystem,
-    theta: Theta,
-    direction: Theta,
+    theta: PyTree,
+    direction: PyTree,
     distances: Float[np.ndarray, "points"],
 ) -> Float[np.ndarray, "points"]:
-    """The loss at `theta + distance · direction`."""
+    """Compute the loss at `theta + distance · direction`."""
 
     @eqx.filter_jit
     def losses(system, theta, direction, distances):
@@ -56,7 +54,7 @@ def landscape_figure(
     norms: dict[str, list[float]],
     path: Path,
 ) -> None:
-    """The loss along a line through each of some parameters, and how large the gradient is."""
+    """Draw the loss along a line through each of some parameters, and the gradient's norm."""
     figure = Figure(figsize=(4.4 * (1 + len(losses)), 3.8), layout="constrained")
     *lines, gradient = figure.subplots(1, 1 + len(losses))
     for panel, (name, values), colour in zip(lines, losses.items(), COLOURS, strict=False):
@@ -80,22 +78,22 @@ RATES = tuple(float(f"{m}e{e}") for e in range(-5, 1) for m in (1, 2, 5))
 
 
 @dataclasses.dataclass(frozen=True)
-class Racer:
-    """An optimizer that trains the model of a task."""
+class TunedOptimizer:
+    """An optimizer with parameters that were tuned or learned for a task."""
 
     optimizer: LearnableOptimizer
-    theta: Theta
+    theta: PyTree
 
     def losses(self, system: LearnedOptimizerSystem) -> Float[np.ndarray, "horizon"]:
-        """Its learning curve on the system's own sequence of data."""
+        """Return the learning curve on the system's own sequence of data."""
         system = eqx.tree_at(lambda s: s.optimizer, system, self.optimizer)
         return np.asarray(system.losses(self.theta, jax.random.key(0)))
 
 
-def tuned(system: LearnedOptimizerSystem) -> dict[str, Racer]:
-    """Classical optimizers with the learning rate that serves this task best, of `RATES`.
+def tuned(system: LearnedOptimizerSystem) -> dict[str, TunedOptimizer]:
+    """Tune the learning rate of classical optimizers, among `RATES`, for this task.
 
-    Best is the least mean loss over the training: what a learned optimizer is judged by, too.
+    The best rate has the least mean loss over the training, which is also the outer loss.
     """
 
     @eqx.filter_jit
@@ -110,14 +108,14 @@ def tuned(system: LearnedOptimizerSystem) -> dict[str, Racer]:
         theta = other.initial_theta(jax.random.key(0))
         losses = np.asarray(mean_losses(other, theta, jnp.log(jnp.asarray(RATES))))
         rate = RATES[int(np.nan_to_num(losses, nan=np.inf).argmin())]
-        best[f"{name}, rate {rate:g}"] = Racer(
+        best[f"{name}, rate {rate:g}"] = TunedOptimizer(
             optimizer, theta | {"log_lr": jnp.asarray(math.log(rate))}
         )
     return best
 
 
 def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedOptimizerSystem]:
-    """The same task with other initial models and other sequences of batches."""
+    """Return the same task with other initial models and other sequences of batches."""
     return [
         LearnedOptimizerSystem(
             system.task, system.optimizer, horizon=system.horizon, key=jax.random.key(seed)
@@ -126,45 +124,45 @@ def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedO
     ]
 
 
-def race_figure(
+def learned_figure(
     learned: Evaluations, curves: dict[str, Float[np.ndarray, "horizon"]], path: Path
 ) -> None:
-    """How an optimizer was learned, and how models learn by it."""
+    """Draw how an optimizer was learned, and the learning curves of models trained with it."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    learning, race = figure.subplots(1, 2)
-    learning.plot(learned.at["update"][1:], learned.values[1:], color=RED)
-    learning.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
-    learning.set(
+    outer, inner = figure.subplots(1, 2)
+    outer.plot(learned.at["update"][1:], learned.values[1:], color=RED)
+    outer.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
+    outer.set(
         xlabel="updates of NRES",
         ylabel="mean loss over 1000 steps",
         xscale="log",
         title=f"Learning the optimizer, from a loss of {learned.values[0]:.3g}",
     )
-    log_if_positive(learning)
-    learning.legend(frameon=False)
+    log_if_positive(outer)
+    outer.legend(frameon=False)
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=True):
         # Every batch is another: a mean over fifty makes the curve readable.
         over = min(50, len(curve))
         mean = np.convolve(curve, np.ones(over) / over, mode="valid")
-        race.plot(np.arange(len(mean)) + over, mean, label=name, color=colour)
-    race.set(
+        inner.plot(np.arange(len(mean)) + over, mean, label=name, color=colour)
+    inner.set(
         xlabel="steps of training the model",
         ylabel="validation loss",
         yscale="log",
         title="Learning by the optimizer, on its own task",
     )
-    race.legend(frameon=False)
+    inner.legend(frameon=False)
     ticks = [0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0]
-    race.set_yticks(ticks, map(str, ticks))
-    race.minorticks_off()
-    for panel in (learning, race):
+    inner.set_yticks(ticks, map(str, ticks))
+    inner.minorticks_off()
+    for panel in (outer, inner):
         panel.grid(alpha=0.3)
     save_drawing(figure, path)
 
 
-def gradient_norm(system: LearnedOptimizerSystem, theta: Theta) -> float:
-    """The norm of the exact gradient, by backpropagation through a whole episode."""
-    estimator = BPTT(system, workers=1)
+def gradient_norm(system: LearnedOptimizerSystem, theta: PyTree) -> float:
+    """Return the norm of the exact gradient, by backpropagation through a whole episode."""
+    estimator = nres.BPTT(system, workers=1)
     state = estimator.init(theta, jax.random.key(0))
     grad = estimator.estimate(theta, state).grad
     return float(jnp.linalg.norm(jax.flatten_util.ravel_pytree(grad)[0]))

@@ -1,43 +1,20 @@
-"""Figures of runs. They take results and write a file; nothing is shown on a screen."""
+"""Figures of runs: one or several over time, and methods side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import LogFormatter
 
+from nres.figures.style import DISPLAY_NAMES, line_style, log_if_positive
 from nres.files import save_figure
 from nres.runs.compare import AXES, Curve
 from nres.runs.folder import Run
 
-# Evolution strategies are drawn solid, methods that differentiate dashed.
-COLOURS = {
-    "NRES": "#c8102e",
-    "PES": "#0077bb",
-    "GPES": "#8855aa",
-    "FullES": "#222222",
-    "TES": "#ee9922",
-    "BPTT": "#222222",
-    "TBPTT": "#ee9922",
-    "DODGE": "#0077bb",
-    "UORO": "#33aa77",
-}
-DASHED = {"BPTT", "TBPTT", "DODGE", "UORO"}
-DISPLAY_NAMES = {name.lower(): name for name in COLOURS}
-
-
-def line_style(name: str) -> dict[str, Any]:
-    """How a method is drawn, in every figure."""
-    return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
-
 
 def run_figure(runs: Sequence[Run], path: Path) -> None:
-    """Loss and evaluations of one or several runs, against updates and seconds."""
+    """Draw the loss and the evaluations of one or several runs, against updates and seconds."""
     figure = Figure(figsize=(10, 6.4), layout="constrained")
     panels = figure.subplots(2, 2, sharey="row")
     for run in runs:
@@ -66,14 +43,14 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
 
 
 def _plain_text(figure: Figure) -> Figure:
-    """Take names as they are: a dollar sign in one is no formula."""
+    """Draw names as they are: a dollar sign in one is no formula."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
 
 
 def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Path) -> None:
-    """What is measured, of each method, against each of the four clocks; bands over seeds."""
+    """Draw the evaluations of each method against each of the four axes, with bands over seeds."""
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, len(AXES), sharey=True)
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
@@ -91,23 +68,3 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
     panels[0].set_ylabel(title)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     save_figure(_plain_text(figure), path)
-
-
-def log_if_positive(panel: Axes) -> None:
-    """A logarithmic axis with enough numbers on it, if what is drawn allows it."""
-    values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
-    finite = np.concatenate([x[np.isfinite(x)] for x in values] or [np.zeros(0)])
-    if finite.size and finite.min() > 0:
-        panel.set_yscale("log")
-        plain_numbers(panel.yaxis)
-
-
-def plain_numbers(axis: Axis, unit: str = "") -> None:
-    """Numbers on a logarithmic axis as people write them, and enough of them."""
-
-    class Plain(LogFormatter):
-        def __call__(self, x: float, pos: int | None = None) -> str:
-            return f"{x:g}{unit}" if super().__call__(x, pos) else ""
-
-    for choose in (axis.set_major_formatter, axis.set_minor_formatter):
-        choose(Plain(labelOnlyBase=False, minor_thresholds=(2, 0.5)))

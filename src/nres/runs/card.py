@@ -1,4 +1,4 @@
-"""A learned optimizer as a file, with a card beside it that says what it is."""
+"""A learned optimizer as a file, with a card beside it that describes it."""
 
 from pathlib import Path
 
@@ -14,7 +14,17 @@ from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimize
 def write_optimizer(
     run: Run, system: LearnedOptimizerSystem, out: Path, *, best: bool = False
 ) -> tuple[Path, Path]:
-    """Write the optimizer of a run's newest or best checkpoint, and its card beside it."""
+    """Write the optimizer of a run's newest or best checkpoint, and its card beside it.
+
+    **Arguments:**
+
+    - `run`: a run of a learned optimizer.
+    - `system`: the system of the run.
+    - `out`: the `.npz` file to write; the card gets the ending `.md`.
+    - `best`: whether to take the checkpoint with the best evaluation.
+
+    **Returns:** the paths of both files.
+    """
     updates, theta = run.newest(best=best)
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     save_optimizer(out, system.optimizer, theta, about)
@@ -25,7 +35,7 @@ def write_optimizer(
 
 
 def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str) -> str:
-    """What the optimizer is, how it came about, what it is good for."""
+    """Describe an optimizer: what it was learned on, what it reached, and how to use it."""
     settings, metrics = run.settings, run.metrics
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
     model = jax.eval_shape(system.task.init, jax.random.key(0))

@@ -3,70 +3,32 @@
 import itertools
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from nres.estimators import GPES
-from nres.evaluation import evaluate
-from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work, first_and_others
-from nres.figures import COLOURS
-from nres.files import save_drawing, write_lines
-from nres.runs.folder import device, versions
-from nres.runs.metrics import read_lines
+import nres
+from nres.figures import COLOURS, draw_surface, losses_at, save_drawing
+from nres.runs import device, read_lines, versions, write_lines
 from nres.systems import Lorenz
-from nres.training import train
-
-
-def loss_surface(
-    system: Lorenz, ln_r: Float[np.ndarray, "columns"], ln_a: Float[np.ndarray, "rows"]
-) -> Float[Array, "rows columns"]:
-    """The training loss on a grid of parameters."""
-    grid = jnp.stack(jnp.meshgrid(jnp.asarray(ln_r), jnp.asarray(ln_a)), axis=-1)
-    return losses_at(system, grid.reshape(-1, 2)).reshape(grid.shape[:2])
-
-
-@jax.jit
-def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, "points"]:
-    """The training loss at each of some parameters."""
-    key = jax.random.key(0)  # nothing random: every episode is the same
-    return jax.vmap(lambda theta: evaluate(system, theta, key).loss)(thetas)
-
-
-def draw_surface(
-    panel: Axes, system: Lorenz, ln_r: np.ndarray, ln_a: np.ndarray, **style: Any
-) -> Any:
-    """The surface with the start and the truth."""
-    loss = np.asarray(loss_surface(system, ln_r, ln_a))
-    image = panel.pcolormesh(
-        ln_r, ln_a, loss, norm=LogNorm(), rasterized=True, shading="nearest", **style
-    )
-    style = {"ls": "", "mec": "black", "zorder": 5}
-    panel.plot(*system.initial_theta(), marker="s", color="white", ms=7, label="start", **style)
-    panel.plot(*system.truth, marker="*", color="#ffd700", ms=15, label="truth", **style)
-    panel.set(xlim=(ln_r[0], ln_r[-1]), ylim=(ln_a[0], ln_a[-1]), xlabel="ln r", ylabel="ln a")
-    return image
+from nres_paper.claims import Check
+from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
 
 
 def local_minima(values: np.ndarray) -> int:
-    """How many of some numbers in a row are less than both of their neighbours."""
+    """Count the numbers that are less than both of their neighbours."""
     middle = values[1:-1]
     return int(((middle < values[:-2]) & (middle < values[2:])).sum())
 
 
-def _surface(work: Work) -> Findings:
-    work.say("the loss on a grid")
+def _surface(context: Context) -> Result:
+    context.say("the loss on a grid")
     began = time.monotonic()
     system = Lorenz()
-    points = 41 if work.quick else 500
+    points = 41 if context.quick else 500
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     surface, line = figure.subplots(1, 2, width_ratios=[1.1, 1])
     ln_r, ln_a = np.linspace(3.0, 3.9, points), np.linspace(1.9, 3.9, points)
@@ -79,9 +41,9 @@ def _surface(work: Work) -> Findings:
     line.plot(share, between, lw=0.7, color=COLOURS["NRES"])
     line.set(xlabel="from the truth (0) to the start (1)", ylabel="training loss")
     line.grid(alpha=0.3)
-    save_drawing(figure, work.drawing)
+    save_drawing(figure, context.drawing)
     rows = [{"share": s, "loss": v} for s, v in zip(share.tolist(), between.tolist(), strict=True)]
-    write_lines(work.folder / "metrics.jsonl", rows)
+    write_lines(context.folder / "metrics.jsonl", rows)
     minima = local_minima(between)
     check = Check(
         f"local minima between truth and start ({len(share)} points)",
@@ -89,28 +51,29 @@ def _surface(work: Work) -> Findings:
         f"{minima:,}",
         "holds" if minima > 10 else "fails",
     )
-    return Findings((check,), {"local_minima": minima}, time.monotonic() - began)
+    return Result((check,), {"local_minima": minima}, time.monotonic() - began)
 
 
 # K = W is PES, K = T is NRES.
 PERIODS = (100, 200, 500, 1000, 2000)
 
 
-def _paths(work: Work) -> Findings:
-    """With one learning rate for all, so that what differs is the variance alone."""
-    seeds, updates = work.seeds or (1 if work.quick else 5), 20 if work.quick else 1000
-    periods = (PERIODS[0], PERIODS[-1]) if work.quick else PERIODS
+def _paths(context: Context) -> Result:
+    """Train with one learning rate for all, so that only the variance differs."""
+    seeds = context.seeds or (1 if context.quick else 5)
+    updates, workers = (4, 2) if context.quick else (1000, 200)
+    periods = (PERIODS[0], PERIODS[-1]) if context.quick else PERIODS
     system = Lorenz()
-    file = work.folder / "metrics.jsonl"
-    about = {"updates": updates, "lr": 1e-5, "workers": 200, "window": 100, "sigma": 0.04}
+    file = context.folder / "metrics.jsonl"
+    about = {"updates": updates, "lr": 1e-5, "workers": workers, "window": 100, "sigma": 0.04}
     rows = [row for row in read_lines(file) if row["settings"] == about]
     for period in periods:
-        estimator = GPES(system, workers=200, window=100, sigma=0.04, period=period)
+        estimator = nres.GPES(system, workers=workers, window=100, sigma=0.04, period=period)
         for seed in range(seeds):
             if any((row["period"], row["seed"]) == (period, seed) for row in rows):
                 continue
-            work.say(f"K = {period}, seed {seed}")
-            result = train(
+            context.say(f"K = {period}, seed {seed}")
+            result = nres.train(
                 estimator,
                 optax.sgd(1e-5),
                 system.initial_theta(),
@@ -129,7 +92,7 @@ def _paths(work: Work) -> Findings:
     rows = [row for row in rows if row["seed"] < seeds]
     # How far it travelled, whatever for: a path without noise would be as long as it has to be.
     lengths = {k: [_length(row) for row in rows if row["period"] == k] for k in periods}
-    _paths_figure(system, rows, lengths, work.drawing)
+    _paths_figure(system, rows, lengths, 41 if context.quick else 200, context.drawing)
     means = {k: float(np.mean(values)) for k, values in lengths.items()}
     order = [means[k] for k in periods]
     right = all(a > b for a, b in itertools.pairwise(order))
@@ -143,8 +106,8 @@ def _paths(work: Work) -> Findings:
     )
     numbers = {"settings": about, "lengths": lengths}
     seconds = sum(row["seconds"] for row in rows)
-    facts = (first_and_others([row[name] for row in rows]) for name in ("device", "versions"))
-    return Findings((check,), numbers, seconds, seeds, *facts)
+    metadata = (first_and_others([row[name] for row in rows]) for name in ("device", "versions"))
+    return Result((check,), numbers, seconds, seeds, *metadata)
 
 
 def _length(row: dict) -> float:
@@ -152,11 +115,11 @@ def _length(row: dict) -> float:
 
 
 def _paths_figure(
-    system: Lorenz, rows: list[dict], lengths: dict[int, list[float]], path: Path
+    system: Lorenz, rows: list[dict], lengths: dict[int, list[float]], points: int, path: Path
 ) -> None:
     figure = Figure(figsize=(3.1 * len(lengths), 3.9), layout="constrained")
     panels = figure.subplots(1, len(lengths), sharex=True, sharey=True)
-    ln_r, ln_a = np.linspace(3.2, 3.8, 200), np.linspace(1.9, 3.5, 200)
+    ln_r, ln_a = np.linspace(3.2, 3.8, points), np.linspace(1.9, 3.5, points)
     names = {PERIODS[0]: " (PES)", PERIODS[-1]: " (NRES)"}
     for panel, period in zip(panels, lengths, strict=True):
         draw_surface(panel, system, ln_r, ln_a, cmap="Greys", alpha=0.55)
@@ -171,13 +134,13 @@ def _paths_figure(
     save_drawing(figure, path)
 
 
-SURFACE = Exhibit(
+SURFACE = PaperFigure(
     "app_fig:lorenz_loss_surface",
     "The training loss of Lorenz is extremely sensitive, with many local minima.",
     "cpu",
     _surface,
 )
-PATHS = Exhibit(
+PATHS = PaperFigure(
     "fig:lorenz",
     "Of GPES with different periods K at one learning rate, NRES takes the smoothest path.",
     "cpu",

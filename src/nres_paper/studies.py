@@ -1,4 +1,4 @@
-"""The variance of estimators along a run of PES, made again [fig:variance, fig:nres_vs_fulles]."""
+"""The variance of estimators along a run of PES [fig:variance, fig:nres_vs_fulles]."""
 
 import dataclasses
 import itertools
@@ -9,14 +9,12 @@ from typing import Any
 
 import jax
 
-from nres.experiments import variance
-from nres.experiments.claims import Check
-from nres.experiments.exhibits import Exhibit, Findings, Work
-from nres.files import write_json
-from nres.pools.jax import as_pool
-from nres.runs import Settings, SettingsError, build, resolve
-from nres.runs.folder import device, versions
-from nres.variance import Row
+from nres.figures import periods_figure
+from nres.runs import Settings, SettingsError, build, device, resolve, versions, write_json
+from nres.variance import Row, sweep_along
+from nres_paper import variance
+from nres_paper.claims import Check
+from nres_paper.reproduction import Context, PaperFigure, Result
 
 _Rows = dict[int, tuple[Row, ...]]
 
@@ -26,63 +24,63 @@ PAPER_FULLES = (864.34, 513.50, 201.38, 684.85, 181.06, 288.61, 448.30, 154.86)
 PAPER_RATIOS = [full / nres for full, nres in zip(PAPER_FULLES, PAPER_NRES, strict=True)]
 
 
-def of_periods(system: str, tier: str, figure: str = "") -> Exhibit:
-    """Total variance of GPES against its period: the figure of the paper, if it is there."""
+def of_periods(system: str, tier: str, label: str = "") -> PaperFigure:
+    """Total variance of GPES against its period; `label` is its label in the paper, if any."""
 
-    def make(work: Work) -> Findings:
-        study, horizon, rows, facts = _along_pes(work, system, with_fulles=False)
+    def make(context: Context) -> Result:
+        study, horizon, rows, metadata = _along_pes(context, system, with_fulles=False)
         title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
-        variance.periods_figure(rows, title, work.drawing)
+        periods_figure(rows, title, context.drawing)
         falls = [
             all(a.variance >= b.variance for a, b in itertools.pairwise(some))
             for some in rows.values()
         ]
         least = [min(some, key=lambda r: r.variance).method == "NRES" for some in rows.values()]
         checks = (
-            _share("checkpoints where variance falls with every longer K", falls, figure),
-            _share("checkpoints where NRES has the least", least, figure),
+            _share("checkpoints where variance falls with every longer K", falls, label),
+            _share("checkpoints where NRES has the least", least, label),
         )
         ratios = [_variance(some, "PES") / _variance(some, "NRES") for some in rows.values()]
-        return Findings(checks, {"pes_over_nres": ratios}, **facts)
+        return Result(checks, {"pes_over_nres": ratios}, **metadata)
 
     claim = f"On {system}, total variance falls with K at every checkpoint; NRES has the least."
-    return Exhibit(figure, claim, tier, make)
+    return PaperFigure(label, claim, tier, make)
 
 
-def of_full_es(system: str, tier: str, figure: str = "") -> Exhibit:
-    """Total variance of T/W estimates of NRES, and of one of FullES; likewise."""
+def of_full_es(system: str, tier: str, label: str = "") -> PaperFigure:
+    """Total variance of T/W estimates of NRES, and of one of FullES; `label` as above."""
     low, high = min(PAPER_RATIOS), max(PAPER_RATIOS)
 
-    def make(work: Work) -> Findings:
-        study, horizon, rows, facts = _along_pes(work, system, with_fulles=True)
+    def make(context: Context) -> Result:
+        study, horizon, rows, metadata = _along_pes(context, system, with_fulles=True)
         pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
         title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
-        variance.fulles_figure(pairs, title, work.drawing)
+        variance.fulles_figure(pairs, title, context.drawing)
         ratios = [full.variance / nres.variance for nres, full in pairs.values()]
         text = f"{min(ratios):.3g} to {max(ratios):.3g}×"
         # As large as the paper's: half of its least is reached everywhere.
-        enough, some = (low / 2, min(ratios)) if figure else (1, max(ratios))
+        enough, some = (low / 2, min(ratios)) if label else (1, max(ratios))
         grade = "holds" if min(ratios) > enough else "weaker" if some > 1 else "fails"
-        said = f"{low:.3g} to {high:.3g}×" if figure else "not in the paper"
+        said = f"{low:.3g} to {high:.3g}×" if label else "not in the paper"
         check = Check("FullES / NRES", said, text, grade)
-        return Findings((check,), {"fulles_over_nres": ratios}, **facts)
+        return Result((check,), {"fulles_over_nres": ratios}, **metadata)
 
     claim = (
         f"On {system}, the average of T/W estimates of NRES has less variance than one of FullES"
     )
-    claim += f": {low:.3g} to {high:.3g} times less." if figure else "."
+    claim += f": {low:.3g} to {high:.3g} times less." if label else "."
     remark = (
         "Along a trajectory of our own: how large the ratio is depends on where one looks."
-        if figure
+        if label
         else "The theorem promises less variance where the gradients of an episode's windows point "
         "in similar directions: so it comes out at most of these parameters, but not at all."
     )
-    return Exhibit(figure, claim, tier, make, remark)
+    return PaperFigure(label, claim, tier, make, remark)
 
 
-def _share(about: str, right: list[bool], figure: str) -> Check:
+def _share(about: str, right: list[bool], label: str) -> Check:
     grade = "holds" if all(right) else "weaker" if sum(right) > len(right) / 2 else "fails"
-    paper = "all" if figure else "not in the paper"
+    paper = "all" if label else "not in the paper"
     return Check(about, paper, f"{sum(right)} of {len(right)}", grade)
 
 
@@ -91,7 +89,7 @@ def _variance(rows: tuple[Row, ...], method: str) -> float:
 
 
 def _training(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the checkpoints of a run follow from; not how it is evaluated."""
+    """Select the settings that determine the checkpoints of a run, not its evaluations."""
     names = ("system", "updates", "keep_every")
     options = {k: v for k, v in settings["options"].items() if k != "test_episodes"}
     found = Settings.from_json(settings).determining() | {"options": options}
@@ -99,12 +97,12 @@ def _training(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _along_pes(
-    work: Work, system: str, with_fulles: bool
+    context: Context, system: str, with_fulles: bool
 ) -> tuple[variance.Study, int, _Rows, dict[str, Any]]:
     """Train with PES, then measure at the checkpoints what is not measured yet."""
     study = variance.STUDIES[system]
     options: dict[str, Any] = {}
-    if work.quick:
+    if context.quick:
         study = dataclasses.replace(study, updates=4, keep_every=2, samples=16)
         options = {"horizon": 20 * study.window}
     seed = study.seed
@@ -117,7 +115,7 @@ def _along_pes(
         options=options,
     )
     problem = build(settings)
-    horizon = as_pool(problem.system).horizon
+    horizon = problem.system.horizon
     periods = [k for k in study.periods if k < horizon] if not with_fulles else []
     wanted: dict[str, Any] = {
         "windows": [study.window, horizon] if with_fulles else [study.window],
@@ -125,7 +123,7 @@ def _along_pes(
         "sigmas": [study.sigma],
         "samples": study.samples,
     }
-    file = work.folder / "measured.json"
+    file = context.folder / "measured.json"
     about: dict[str, Any] = {
         "measured": wanted,
         "pes": settings.to_json(),
@@ -144,21 +142,21 @@ def _along_pes(
     known = {entry["update"]: entry["rows"] for entry in about["checkpoints"]}
     trajectory: dict[int, Any] = dict.fromkeys(updates)
     if not known.keys() >= set(updates):
-        work.say("training with PES")
-        run = work.finished(work.folder / "runs" / "pes", settings)
+        context.say("training with PES")
+        run = context.finished(context.folder / "runs" / "pes", settings)
         trajectory = {u: theta for u, theta in run.trajectory().items() if u}
     key = jax.random.key(seed)
-    rows = variance.along(
-        problem.system, trajectory, key, known, _keeper(work, file, about), **wanted
+    rows = sweep_along(
+        problem.system, trajectory, key, known, _keeper(context, file, about), **wanted
     )
-    facts = {"seconds": about["seconds"], "device": about["device"], "versions": about["versions"]}
-    return study, horizon, rows, facts
+    metadata = {name: about[name] for name in ("seconds", "device", "versions")}
+    return study, horizon, rows, metadata
 
 
 def _keeper(
-    work: Work, file: Any, about: dict[str, Any]
+    context: Context, file: Any, about: dict[str, Any]
 ) -> Callable[[int, list[dict[str, Any]]], None]:
-    """Adds what was measured at a checkpoint to the file."""
+    """Return a function that adds the rows measured at a checkpoint to the file."""
     last = time.monotonic()
 
     def keep(update: int, rows: list[dict[str, Any]]) -> None:
@@ -169,6 +167,6 @@ def _keeper(
         last = now
         about["checkpoints"].append({"update": update, "rows": rows})
         write_json(file, about)
-        work.say(f"measured after {update:,} updates")
+        context.say(f"measured after {update:,} updates")
 
     return keep

@@ -1,21 +1,21 @@
-"""All of the paper's figures and tables, by name."""
+"""All figures and tables that `nres reproduce` makes, by name."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres.experiments import learning, lorenz, starts, wall_clock
-from nres.experiments.exhibits import Exhibit, of_race
-from nres.experiments.races import RACES
-from nres.experiments.studies import of_full_es, of_periods
+from nres_paper import learning, lorenz, starts, wall_clock
+from nres_paper.comparisons import COMPARISONS
+from nres_paper.reproduction import PaperFigure, of_comparison
+from nres_paper.studies import of_full_es, of_periods
 
 _LEARNED, _LORENZ = "learned-optimizer", "lorenz"
 
-EXHIBITS: Mapping[str, Exhibit] = MappingProxyType(
+FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
     {
         "lorenz-surface": lorenz.SURFACE,
         "lorenz-paths": lorenz.PATHS,
-        **{name: of_race(race) for name, race in RACES.items()},
-        "halfcheetah-starts": starts.STARTS_EXHIBIT,
+        **{name: of_comparison(comparison) for name, comparison in COMPARISONS.items()},
+        "halfcheetah-starts": starts.STARTS_FIGURE,
         "variance-K": of_periods(_LEARNED, "gpu", "fig:variance"),
         "variance-fulles": of_full_es(_LEARNED, "gpu", "fig:nres_vs_fulles"),
         "variance-lorenz-K": of_periods(_LORENZ, "cpu"),

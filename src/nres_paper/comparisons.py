@@ -1,77 +1,77 @@
-"""The paper's comparisons, as data: who takes part, with which settings, and what is claimed."""
+"""The paper's comparisons, as data: their runs, the settings of each, and the claims."""
 
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nres.experiments.claims import Attains, Better, Claim, Never, Reaches, Slower, Sooner
+from nres_paper.claims import Attains, Better, Claim, Never, Reaches, Slower, Sooner
 
 
 @dataclasses.dataclass(frozen=True)
-class Entrant:
-    """A method that takes part, and where it differs from its preset."""
+class PlannedRun:
+    """A run of a comparison, repeated over its seeds, and where it differs from its preset."""
 
     method: str
     updates: int
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: int | None = None
-    """How many seeds, where it takes too long for all of them."""
+    """The number of seeds, where it takes too long for all of them."""
     asymptote: bool = False
-    """Whether it takes part only to show where a method would end with no noise left."""
+    """Whether it only shows where a method would end without noise."""
     label: str | None = None
-    """What the figure calls it, if not by its name."""
+    """Its name in the figure, if another."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Race:
+class Comparison:
     """Methods side by side on one system: when does each reach a level that NRES reaches early?"""
 
-    figure: str
-    """Its label in the paper."""
+    label: str
+    """The label of the figure in the paper's source."""
     claim: str
     system: str
     tier: str
-    """Where it takes minutes rather than days: on a `cpu` or a `gpu`."""
+    """The device on which it takes minutes rather than days: `cpu` or `gpu`."""
     axis: str
-    """What the paper counts in: one of `nres.runs.compare.AXES`."""
-    entrants: Mapping[str, Entrant]
+    """The axis that the paper counts on: one of `nres.runs.AXES`."""
+    runs: Mapping[str, PlannedRun]
     """By their names in the figure."""
     claims: tuple[Claim, ...]
     seeds: tuple[int, ...]
     start_seed: int | None = None
-    """Of the parameters that all seeds begin with; each with its own, if none is said."""
+    """The seed of the parameters that all runs begin with; by default each seed has its own."""
     start: str = ""
-    """How that start was chosen."""
+    """A sentence on how that start was chosen."""
     early: float = 0.1
-    """The level is the least that every run of NRES reaches in this share of its updates,"""
+    """The level is the least that every run of NRES reaches in this share of its updates."""
     level: float | None = None
-    """unless the paper says which."""
+    """The level, if the paper gives one."""
     evaluations: int = 240
-    """How often a run is evaluated."""
+    """The number of evaluations of a run."""
     smooth: int = 5
-    """How many evaluations a running median is taken over."""
+    """The number of evaluations in a running median."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What the system is made with."""
+    """Options of the system."""
     shares: str | None = None
-    """Another race: runs with the same settings are taken from there."""
+    """Another comparison, from which runs with the same settings are taken."""
     scale: float = 1.0
-    """From what is measured to what is shown,"""
+    """The factor from the measured value to the one that is shown."""
     shown: str = "loss"
-    """and what that is called."""
+    """The name of the value that is shown."""
     top: float | None = None
     """The largest value that is drawn."""
     remark: str = ""
-    """What a reader should know of the comparison."""
+    """Notes for the reader."""
 
 
-def _entrants(updates: Mapping[str, int], **settings: Any) -> dict[str, Entrant]:
-    return {name: Entrant(name.lower(), count, settings) for name, count in updates.items()}
+def _plan(updates: Mapping[str, int], **settings: Any) -> dict[str, PlannedRun]:
+    return {name: PlannedRun(name.lower(), count, settings) for name, count in updates.items()}
 
 
-def _many(method: str) -> Entrant:
-    """With so many workers that the gradient is all but exact."""
-    return Entrant(method, 10_000, {"workers": 20_000}, seeds=1, asymptote=True)
+def _many(method: str) -> PlannedRun:
+    """Plan a run with so many workers that the gradient is all but exact."""
+    return PlannedRun(method, 10_000, {"workers": 20_000}, seeds=1, asymptote=True)
 
 
 _LORENZ: dict[str, Any] = {
@@ -130,12 +130,12 @@ _HALFCHEETAH: dict[str, Any] = _RL | {
     "evaluations": 100,
 }
 
-RACES: Mapping[str, Race] = MappingProxyType(
+COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
     {
-        "lorenz-es": Race(
-            figure="fig:lorenz",
+        "lorenz-es": Comparison(
+            label="fig:lorenz",
             claim="On Lorenz, NRES reaches the lowest test loss, and the fastest.",
-            entrants=_entrants(_LORENZ_ES)
+            runs=_plan(_LORENZ_ES)
             | {"NRES, N = 20,000": _many("nres"), "PES, N = 20,000": _many("pes")},
             claims=(
                 Slower("PES"),
@@ -152,48 +152,48 @@ RACES: Mapping[str, Race] = MappingProxyType(
             "workers too: given enough time it ends lower, which the paper does not report.",
             **_LORENZ,
         ),
-        "lorenz-ad": Race(
-            figure="app_fig:lorenz_ad_es_comparison",
+        "lorenz-ad": Comparison(
+            label="app_fig:lorenz_ad_es_comparison",
             claim="On Lorenz, all methods that differentiate do worse than all evolution "
             "strategies.",
-            entrants=_entrants(_LORENZ_ES | dict.fromkeys(_AD, 10_000)),
+            runs=_plan(_LORENZ_ES | dict.fromkeys(_AD, 10_000)),
             claims=(Better(("NRES", "PES", "TES", "FullES"), _AD),),
             shares="lorenz-es",
             **_LORENZ,
         ),
-        "lopt-es": Race(
-            figure="fig:lopt_full_comparison",
+        "lopt-es": Comparison(
+            label="fig:lopt_full_comparison",
             claim="Learned optimizers: PES and FullES take 5 and 9 times as long as NRES to a "
             "loss that it reaches early; TES never gets there.",
-            entrants=_entrants(_LOPT_ONLINE | {"TES": _LOPT_UPDATES})
-            | {"FullES": Entrant("fulles", 1200, seeds=2)},
+            runs=_plan(_LOPT_ONLINE | {"TES": _LOPT_UPDATES})
+            | {"FullES": PlannedRun("fulles", 1200, seeds=2)},
             claims=(Slower("PES", 5.0), Slower("FullES", 9.0), Never("TES")),
             **_LOPT | {"seeds": (11, 12, 13)},
         ),
-        "lopt-gpes": Race(
-            figure="fig:lopt_gpes_comparison",
+        "lopt-gpes": Comparison(
+            label="fig:lopt_gpes_comparison",
             claim="Learned optimizers: of all periods of GPES that of NRES, K = T, is fastest.",
-            entrants=_entrants({"NRES": _LOPT_UPDATES})
+            runs=_plan({"NRES": _LOPT_UPDATES})
             | {
-                f"GPES, K = {k}": Entrant("gpes", _LOPT_UPDATES, {"period": k})
+                f"GPES, K = {k}": PlannedRun("gpes", _LOPT_UPDATES, {"period": k})
                 for k in (256, 64, 16, 4)
             }
-            | _entrants({"PES": _LOPT_UPDATES}),
+            | _plan({"PES": _LOPT_UPDATES}),
             claims=(*(Slower(f"GPES, K = {k}") for k in (256, 64, 16, 4)), Slower("PES")),
             remark="One seed: neighbours in K differ by about as much as seeds do.",
             shares="lopt-es",
             **_LOPT,
         ),
-        "lopt-ad": Race(
-            figure="app_fig:lopt_ad_es_comparison_fashion_mnist",
+        "lopt-ad": Comparison(
+            label="app_fig:lopt_ad_es_comparison_fashion_mnist",
             claim="Learned optimizers: methods that differentiate do worse than NRES, and than all "
             "evolution strategies.",
-            entrants=_entrants(_LOPT_ES)
+            runs=_plan(_LOPT_ES)
             | {
-                "BPTT": Entrant("bptt", 240, {"eval_every": 10, "log_every": 1}),
-                "TBPTT": Entrant("tbptt", 60_000, {"eval_every": 500, "log_every": 100}),
-                "DODGE": Entrant("dodge", 60_000, {"eval_every": 500, "log_every": 100}),
-                "UORO": Entrant("uoro", 20_000, {"eval_every": 200, "log_every": 50}),
+                "BPTT": PlannedRun("bptt", 240, {"eval_every": 10, "log_every": 1}),
+                "TBPTT": PlannedRun("tbptt", 60_000, {"eval_every": 500, "log_every": 100}),
+                "DODGE": PlannedRun("dodge", 60_000, {"eval_every": 500, "log_every": 100}),
+                "UORO": PlannedRun("uoro", 20_000, {"eval_every": 200, "log_every": 50}),
             },
             claims=(*map(Slower, _AD), Better(("NRES", "PES", "TES", "FullES"), _AD)),
             remark="TBPTT is better here than in the paper: biased, but with exact derivatives of "
@@ -202,21 +202,21 @@ RACES: Mapping[str, Race] = MappingProxyType(
             shares="lopt-es",
             **_LOPT | {"top": 30.0},
         ),
-        "lopt-wide": Race(
-            figure="app_fig:lopt_es_large_d_long_T",
+        "lopt-wide": Comparison(
+            label="app_fig:lopt_es_large_d_long_T",
             claim="A learned optimizer of d = 19,330: PES and FullES take 3.8 and 9.7 times as "
             "long as NRES.",
-            entrants=_entrants({"NRES": 120_000, "PES": 120_000, "FullES": 600}),
+            runs=_plan({"NRES": 120_000, "PES": 120_000, "FullES": 600}),
             claims=(Slower("PES", 3.8), Slower("FullES", 9.7)),
             remark="One seed. To most other levels FullES takes two to five times as long.",
             **_LOPT | {"options": {"width": 128}, "start": _ONE_START},
         ),
-        "lopt-long": Race(
-            figure="app_fig:lopt_es_large_d_long_T",
+        "lopt-long": Comparison(
+            label="app_fig:lopt_es_large_d_long_T",
             claim="Learned optimizers over T = 10,000 steps: PES and FullES take 2.1 and 3.5 "
             "times as long as NRES.",
-            entrants=_entrants(_LOPT_ONLINE, lr="3e-5")
-            | {"FullES": Entrant("fulles", 120, {"lr": "1e-2"})},
+            runs=_plan(_LOPT_ONLINE, lr="3e-5")
+            | {"FullES": PlannedRun("fulles", 120, {"lr": "1e-2"})},
             claims=(Slower("PES", 2.1), Slower("FullES", 3.5)),
             remark="The paper does not say its rates here. With 1e-4 NRES learns, and breaks down "
             "after 30 seconds; PES diverges after ten. FullES with its rate for T = 1,000, 3e-2, "
@@ -231,12 +231,12 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 "early": 0.2,
             },
         ),
-        "lopt-cifar": Race(
-            figure="app_fig:lopt_es_comparison_cifar",
+        "lopt-cifar": Comparison(
+            label="app_fig:lopt_es_comparison_cifar",
             claim="An optimizer for a convolutional network on CIFAR-10: PES and FullES take more "
             "than 2 and 5 times as many sequential steps as NRES to a loss of 1.55; TES fails.",
-            entrants=_entrants({"NRES": 9800, "PES": 9800, "TES": 3600}, **_OFTEN)
-            | {"FullES": Entrant("fulles", 1080, {"eval_every": 10, "log_every": 1})},
+            runs=_plan({"NRES": 9800, "PES": 9800, "TES": 3600}, **_OFTEN)
+            | {"FullES": PlannedRun("fulles", 1080, {"eval_every": 10, "log_every": 1})},
             claims=(
                 Slower("PES", 2.0, more=True),
                 Slower("FullES", 5.0, more=True),
@@ -261,11 +261,11 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 "start": "",
             },
         ),
-        "swimmer": Race(
-            figure="fig:rl_reward_progression",
+        "swimmer": Comparison(
+            label="fig:rl_reward_progression",
             claim="Swimmer is solved with 10 times fewer sequential steps than FullES needs, and "
             "with the fewest in total.",
-            entrants=_entrants({"NRES": 60, "PES": 120, "TES": 120, "FullES": 60}),
+            runs=_plan({"NRES": 60, "PES": 120, "TES": 120, "FullES": 60}),
             claims=(
                 Slower("FullES", 10.0),
                 Sooner(("NRES", "FullES", "PES"), "total_steps"),
@@ -276,13 +276,13 @@ RACES: Mapping[str, Race] = MappingProxyType(
             ),
             **_SWIMMER,
         ),
-        "ablation-N": Race(
-            figure="app_fig:rl_swimmer_ablation_on_N",
+        "ablation-N": Comparison(
+            label="app_fig:rl_swimmer_ablation_on_N",
             claim="The more workers, the fewer sequential steps NRES needs to solve Swimmer.",
-            entrants={
-                "N = 100": Entrant("nres", 60, {"workers": 100}, seeds=3),
-                "NRES": Entrant("nres", 60, label="N = 30"),
-                "N = 10": Entrant("nres", 120, {"workers": 10}, seeds=3),
+            runs={
+                "N = 100": PlannedRun("nres", 60, {"workers": 100}, seeds=3),
+                "NRES": PlannedRun("nres", 60, label="N = 30"),
+                "N = 10": PlannedRun("nres", 120, {"workers": 10}, seeds=3),
             },
             claims=(Sooner(("N = 100", "NRES", "N = 10")),),
             remark="The first 900 steps bring workers to different steps, whatever their number. "
@@ -290,13 +290,13 @@ RACES: Mapping[str, Race] = MappingProxyType(
             shares="swimmer",
             **_SWIMMER,
         ),
-        "halfcheetah": Race(
-            figure="fig:rl_reward_progression",
+        "halfcheetah": Comparison(
+            label="fig:rl_reward_progression",
             claim="HalfCheetah is solved with 60 times fewer sequential steps than FullES needs, "
             "and with the fewest in total; PES and TES do not solve it.",
-            entrants=_entrants({"NRES": 1000, "FullES": 1000})
+            runs=_plan({"NRES": 1000, "FullES": 1000})
             # Ten times as many steps in total as NRES needs.
-            | {"PES": Entrant("pes", 2400, seeds=2), "TES": Entrant("tes", 1600, seeds=2)},
+            | {"PES": PlannedRun("pes", 2400, seeds=2), "TES": PlannedRun("tes", 1600, seeds=2)},
             claims=(
                 Slower("FullES", 60.0),
                 Sooner(("NRES", "FullES"), "total_steps"),
@@ -313,15 +313,15 @@ RACES: Mapping[str, Race] = MappingProxyType(
             "W = 20, in its text, is taken, not N = 100 with W = 100, in its table.",
             **_HALFCHEETAH,
         ),
-        "halfcheetah-mlp": Race(
-            figure="app_fig:rl_half_cheetah_mlp_policy",
+        "halfcheetah-mlp": Comparison(
+            label="app_fig:rl_half_cheetah_mlp_policy",
             claim="With a policy of d = 726, only NRES solves HalfCheetah within the budget.",
             # Fifteen million steps each: TES makes half as many again in an update.
-            entrants={
-                "NRES": Entrant("nres", 1250, {"lr": "1e-4"}),
-                "FullES": Entrant("fulles", 1250, {"lr": "1e-4"}),
-                "PES": Entrant("pes", 1250, {"lr": "1e-5"}),
-                "TES": Entrant("tes", 830, {"lr": "1e-4"}),
+            runs={
+                "NRES": PlannedRun("nres", 1250, {"lr": "1e-4"}),
+                "FullES": PlannedRun("fulles", 1250, {"lr": "1e-4"}),
+                "PES": PlannedRun("pes", 1250, {"lr": "1e-5"}),
+                "TES": PlannedRun("tes", 830, {"lr": "1e-4"}),
             },
             claims=(
                 Reaches("NRES"),
@@ -344,16 +344,16 @@ RACES: Mapping[str, Race] = MappingProxyType(
                 "furthest in 250 updates.",
             },
         ),
-        "ablation-sigma": Race(
-            figure="app_fig:rl_half_cheetah_ablation_on_sigma",
+        "ablation-sigma": Comparison(
+            label="app_fig:rl_half_cheetah_ablation_on_sigma",
             claim="On HalfCheetah a sigma of 0.001 fails, 0.004 and 0.01 serve, and FullES takes "
             "more than 50 times as many sequential steps.",
-            entrants={
-                name: Entrant(name.lower(), 1000, label=f"{name}, sigma = 0.004")
+            runs={
+                name: PlannedRun(name.lower(), 1000, label=f"{name}, sigma = 0.004")
                 for name in ("NRES", "FullES")
             }
             | {
-                f"{name}, sigma = {sigma}": Entrant(name.lower(), 1000, {"sigma": sigma})
+                f"{name}, sigma = {sigma}": PlannedRun(name.lower(), 1000, {"sigma": sigma})
                 for name in ("NRES", "FullES")
                 for sigma in ("0.001", "0.01")
             },

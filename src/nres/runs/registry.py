@@ -1,4 +1,7 @@
-"""The systems known by name, with the settings the paper tuned for them."""
+"""The registry: systems known by name, and the default settings of each method on them.
+
+Numbers are those that Li et al. (NeurIPS 2023) tuned, with the label of their table.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -19,7 +22,7 @@ from nres.systems.learned_optimizer import (
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How a method is run on a system, where nothing else is asked for."""
+    """Default settings of a method on a system."""
 
     lr: str
     """The learning rate, as `nres.Piecewise.parse` reads it."""
@@ -40,7 +43,7 @@ class KnownSystem:
     presets: Mapping[str, Preset]
     """By method."""
     kind: type
-    """The class that `make` makes."""
+    """The class that `make` returns."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options that a run records and uses unless it is given others."""
 

@@ -9,14 +9,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.cli.console import plain
-from nres.cli.console import say as say_line
-from nres.cli.errors import TOLD, explained, tell
-from nres.cli.train import Quiet, finished
-from nres.experiments.exhibits import Work, exhibit_summary, read_summaries, verdict_line
-from nres.experiments.paper import EXHIBITS
+from nres.cli import TOLD, Quiet, explained, finished, plain, say_line, tell, unknown
 from nres.runs import Run, Settings, SettingsError
-from nres.runs.names import unknown
+from nres_paper.figures import FIGURES
+from nres_paper.reproduction import (
+    NOT_RUN,
+    Context,
+    make_summary,
+    read_summaries,
+    verdict_line,
+)
 
 RESULTS, QUICK_RESULTS = Path("results"), Path("runs/quick")
 TIERS = ("cpu", "gpu")
@@ -26,31 +28,36 @@ TIERS = ("cpu", "gpu")
 def reproduce(
     what: Annotated[
         str | None,
-        typer.Argument(help="An id; all; or table, to compare what is there.", metavar="ID"),
+        typer.Argument(
+            help="A figure's id; all, for every figure; or table, to list all checks.",
+            metavar="ID",
+        ),
     ] = None,
     tier: Annotated[
-        str | None, typer.Option(help="Of all, only those for a cpu, or for a gpu.")
+        str | None,
+        typer.Option(help="With all: make only the figures for a cpu, or only those for a gpu."),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="How many, if not as many as planned; where runs differ in them.", min=1),
+        typer.Option(help="Run this number of seeds, if not as many as planned.", min=1),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small version, to see that it runs.")
+        bool, typer.Option("--quick", help="Make a small version, to see that it runs.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of results, those of an id in OUT/ID: results, or runs/quick."
+            help="Keep the results of an id in OUT/ID. "
+            "By default OUT is results, and runs/quick with --quick."
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a figure or table of the paper again, and hold it against what the paper says.
+    """Reproduce a figure or table of the paper, and check the paper's claims about it.
 
-    Without an ID: which there are. OUT/ID gets a figure (PNG and SVG), the measurements, and
-    summary.json: the claim, what the paper found, what was found here. What is there already is
-    not computed again, and what was interrupted goes on.
+    Without an ID: list the figures and tables. OUT/ID gets a drawing (PNG and SVG), the
+    measurements, and summary.json: the claim, the paper's result, and the result here. Results
+    that exist are not computed again, and an interrupted command resumes.
 
     Example: nres reproduce lorenz-es
     """
@@ -65,24 +72,24 @@ def reproduce(
     if what is None:
         console.print(_contents(folder))
     elif what == "table":
-        console.print(_comparison(folder))
+        console.print(_all_checks(folder))
     elif what == "all":
         _check_kind(folder, quick)
-        names = [name for name, exhibit in EXHIBITS.items() if tier in (None, exhibit.tier)]
+        names = [name for name, figure in FIGURES.items() if tier in (None, figure.tier)]
         _all(names, folder, seeds, quick, quiet)
-    elif what in EXHIBITS:
+    elif what in FIGURES:
         _check_kind(folder, quick)
         _one(what, folder, seeds, quick, quiet)
     else:
-        raise SettingsError(unknown("figure or table", what, [*EXHIBITS, "all", "table"]))
+        raise SettingsError(unknown("figure or table", what, [*FIGURES, "all", "table"]))
 
 
 def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
-    """One after another: one that cannot be made does not keep the others from it."""
+    """Make one figure after another; one that fails does not stop the others."""
     failed = []
     for name in names:
         try:
-            _one(name, folder, seeds if EXHIBITS[name].takes_seeds else None, quick, quiet)
+            _one(name, folder, seeds if FIGURES[name].takes_seeds else None, quick, quiet)
         except (SettingsError, *TOLD) as error:
             tell(f"{name}: {error}")
             failed.append(name)
@@ -98,7 +105,7 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
 
 def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
     console, folder = Console(quiet=quiet), out / name
-    if seeds is not None and not EXHIBITS[name].takes_seeds:
+    if seeds is not None and not FIGURES[name].takes_seeds:
         raise SettingsError(f"--seeds is not for {name}, which has its own.")
     said: list[str] = []
 
@@ -109,24 +116,24 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
         said.append(text)
         say_line(f"{name}: {text}", console)
 
-    work = Work(folder, name, quick, seeds, finish, say)
-    again = f"Go on with: {work.command} --out {shlex.quote(str(out))}"
+    context = Context(folder, name, quick, seeds, finish, say)
+    again = f"Resume with: {context.command} --out {shlex.quote(str(out))}"
     try:
-        summary = exhibit_summary(EXHIBITS[name], work)
+        summary = make_summary(FIGURES[name], context)
     except KeyboardInterrupt:
         say_line(f"Interrupted. {again}", console)
         raise typer.Exit(130) from None
     if not said:
         say_line(f"Measured before, in {folder}: another --out measures anew.", console)
     console.print(_checks(summary))
-    say_line(f"Figure: {work.drawing}.png", console)
+    say_line(f"Figure: {context.drawing}.png", console)
 
 
 def _check_kind(folder: Path, quick: bool) -> None:
-    """A folder is for results or for small versions, which some take from others there."""
+    """Refuse a folder of results for quick versions, and the reverse: figures share runs there."""
     marker = folder / "QUICK"
     small = marker.exists()
-    used = small or any((folder / name).exists() for name in EXHIBITS)
+    used = small or any((folder / name).exists() for name in FIGURES)
     if used and small != quick:
         there = "--quick versions" if small else "results"
         raise SettingsError(f"{folder} holds {there}: choose another folder with --out.")
@@ -145,32 +152,38 @@ def _checks(summary: dict[str, Any]) -> Table:
 
 
 def _add_check(table: Table, first: list[str], check: dict[str, Any]) -> None:
-    """A row of a table; without a verdict where it has no column for one."""
+    """Add a row to a table; without a grade where the table has no column for one."""
     cells = [*first, check["about"], check["paper"], check["ours"], check["grade"] or ""]
     table.add_row(*map(plain, cells[: len(table.columns)]))
 
 
 def _contents(folder: Path) -> Table:
-    there = read_summaries(folder, EXHIBITS)
+    summaries = read_summaries(folder, FIGURES)
     table = Table(title="Figures and tables of the paper: nres reproduce ID")
     for heading in ("id", "tier", "claim", "reproduced"):
         table.add_column(heading, no_wrap=heading == "id")
-    for name, exhibit in EXHIBITS.items():
-        found = there[name]["reproduced"] if name in there else ""
-        table.add_row(name, exhibit.tier, exhibit.claim, found)
+    for name, figure in FIGURES.items():
+        found = summaries[name]["reproduced"] if name in summaries else NOT_RUN
+        table.add_row(name, figure.tier, figure.claim, found)
     return table
 
 
-def _comparison(folder: Path) -> Table:
-    there = read_summaries(folder, EXHIBITS)
-    if not there:
+def _all_checks(folder: Path) -> Table:
+    summaries = read_summaries(folder, FIGURES)
+    if not summaries:
         raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
     table = Table(title=plain(f"The paper, and {folder}"))
     for heading in ("id", "", "paper", "here", ""):
         table.add_column(heading, no_wrap=heading == "id")
-    for name, summary in there.items():
-        for check in summary["checks"]:
-            _add_check(table, [name], check)
-            name = ""
+    for name in FIGURES:
+        if name in summaries:
+            for i, check in enumerate(summaries[name]["checks"]):
+                _add_check(table, [name if i == 0 else ""], check)
+        else:
+            table.add_row(name, "", "", NOT_RUN, "")
         table.add_section()
     return table
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(reproduce)

@@ -1,4 +1,4 @@
-"""What the paper claims of a comparison, in a form that our own results can be held against."""
+"""The paper's claims about a comparison, in a form that results can be checked against."""
 
 import dataclasses
 import itertools
@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nres.runs.compare import AXES, Evaluations, lower_median
+from nres.runs import AXES, Evaluations, lower_median
 
 REFERENCE = "NRES"
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One statement of the paper's, and what was found here."""
+    """One statement of the paper, and the result found here."""
 
     about: str
     paper: str
@@ -26,7 +26,7 @@ class Check:
 
 
 def verdict(checks: Sequence[Check]) -> str:
-    """All statements taken together."""
+    """Sum up the grades of all statements: `yes`, `in part` or `no`."""
     grades = {check.grade for check in checks}
     if grades == {"holds"}:
         return "yes"
@@ -34,65 +34,64 @@ def verdict(checks: Sequence[Check]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standings:
-    """Who got where in a comparison, by name, with one run a seed."""
+class Ranking:
+    """When each run of a comparison reaches a level: by name, with one run per seed."""
 
     runs: Mapping[str, Sequence[Evaluations]]
-    """Smoothed."""
+    """Smoothed evaluations."""
     level: float
     axis: str
 
     def reached(self, name: str, axis: str | None = None) -> list[float]:
-        """Where the level is first reached, of each seed."""
+        """Return the point where each seed first reaches the level."""
         return [run.first(self.level, axis or self.axis) for run in self.runs[name]]
 
     def best(self, name: str) -> float:
-        """The least value, the median over seeds."""
+        """Return the least value, as the median over seeds."""
         return lower_median([run.least() for run in self.runs[name]])
 
     def arrival(self, name: str, axis: str | None = None) -> float:
-        """Where the level is first reached, the mean over seeds; infinite if one never does."""
+        """Return the mean over seeds of `reached`; infinite if a seed never reaches the level."""
         return float(np.mean(self.reached(name, axis)))
 
     def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
-        """How many times longer than another until the level, of each seed by itself.
+        """Return how many times longer than another method each seed takes to reach the level.
 
-        Zero where the other one never gets there, or is there from the start: the worst that can
-        be said of a claim.
+        Zero where the other method never reaches it, or starts below it: then nothing is proved.
         """
         return [_over(mine, other) for mine, other, _ in self._pairs(name, than)]
 
     def ratio(self, name: str, than: str = REFERENCE) -> float:
-        """The median of these; not a number if the other one seldom gets there."""
+        """Return the median of `ratios`; NaN if the other method seldom reaches the level."""
         middle = lower_median(self.ratios(name, than))
         return middle if middle > 0 else math.nan
 
     def at_least(self, name: str, than: str = REFERENCE) -> float:
-        """The median, where a run that never gets there has only taken as long as it was."""
+        """Return the median of `ratios`, counting a run that never arrives with its length."""
         return lower_median(
             [_over(min(mine, end), other) for mine, other, end in self._pairs(name, than)]
         )
 
     def _pairs(self, name: str, than: str) -> list[tuple[float, float, float]]:
-        """When two methods are there, of the seeds that both have, and when the first ended."""
+        """Return when two methods arrive, for seeds that both have, and when the first ended."""
         ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
         return list(zip(self.reached(name), self.reached(than), ends, strict=False))
 
     def few(self, *names: str) -> str:
-        """How many seeds of some methods there are, if not as many as of others."""
+        """State the number of seeds of some methods, if others have more."""
         seeds = min(len(self.runs[name]) for name in names)
         most = max(map(len, self.runs.values()))
         return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
 
     def partly(self, name: str) -> str:
-        """That some seeds of a method got there and others did not, if so."""
+        """State how many seeds of a method arrive, if some do and others do not."""
         times = self.reached(name)
         there = sum(map(math.isfinite, times))
         some = 0 < there < len(times)
         return f"; {name} gets there with {there} of {len(times)} seeds" if some else ""
 
     def longer(self, name: str, than: str = REFERENCE) -> str:
-        """How many times longer, in words."""
+        """State in words how many times longer a method takes."""
         ratio = self.ratio(name, than)
         if math.isnan(ratio):
             start = sum(time == 0 for time in self.reached(than)) > len(self.runs[than]) / 2
@@ -103,7 +102,7 @@ class Standings:
         return _times(ratio) + _range(self.ratios(name, than)) + self.partly(than)
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """All about one of them."""
+        """Return all numbers of one method."""
         runs = self.runs[name]
         return {
             "reached": {axis: self.reached(name, axis) for axis in AXES},
@@ -118,69 +117,70 @@ class Standings:
 class Claim(Protocol):
     """A statement about a comparison."""
 
-    def judge(self, standings: Standings) -> Check: ...
+    def check(self, ranking: Ranking) -> Check:
+        """Hold the statement against a ranking."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slower:
-    """A method takes longer than NRES, or than another: so many times, if that is said."""
+    """A method takes longer than NRES, or than another method; the paper may say how many times."""
 
     name: str
     paper: float = 1.0
     than: str = REFERENCE
     axis: str | None = None
-    """What is counted, if not what the others are counted in."""
+    """The axis to count on, if not that of the comparison."""
     more: bool = False
-    """Whether the paper says: more than that."""
+    """Whether the paper says "more than"."""
 
-    def judge(self, standings: Standings) -> Check:
-        about = self.name + standings.few(self.name)
+    def check(self, ranking: Ranking) -> Check:
+        about = self.name + ranking.few(self.name)
         said = "> " * self.more + _times(self.paper) if self.paper > 1 else "longer"
         if self.axis is not None:
-            standings = dataclasses.replace(standings, axis=self.axis)
+            ranking = dataclasses.replace(ranking, axis=self.axis)
             about = f"{about}, {_counted(self.axis)}"
-        text = standings.longer(self.name, self.than)
-        if math.isnan(standings.ratio(self.name, self.than)):
+        text = ranking.longer(self.name, self.than)
+        if math.isnan(ranking.ratio(self.name, self.than)):
             return Check(about, said, text, "fails")
-        ratio = standings.at_least(self.name, self.than)
-        enough = ratio >= self.paper / 2 and not standings.partly(self.than)
+        ratio = ranking.at_least(self.name, self.than)
+        enough = ratio >= self.paper / 2 and not ranking.partly(self.than)
         return Check(about, said, text, "fails" if ratio <= 1 else "holds" if enough else "weaker")
 
 
 @dataclasses.dataclass(frozen=True)
 class Never:
-    """A method does not get there in the time it is given."""
+    """A method does not reach the level in its number of updates."""
 
     name: str
 
-    def judge(self, standings: Standings) -> Check:
-        about, text = self.name + standings.few(self.name), standings.longer(self.name)
-        ratio = standings.ratio(self.name)
-        if math.isnan(ratio) or standings.at_least(self.name) <= 1:
+    def check(self, ranking: Ranking) -> Check:
+        about, text = self.name + ranking.few(self.name), ranking.longer(self.name)
+        ratio = ranking.ratio(self.name)
+        if math.isnan(ratio) or ranking.at_least(self.name) <= 1:
             return Check(about, "never", text, "fails")
-        none = math.isinf(ratio) and not standings.partly(self.name) + standings.partly(REFERENCE)
+        none = math.isinf(ratio) and not ranking.partly(self.name) + ranking.partly(REFERENCE)
         return Check(about, "never", text, "holds" if none else "weaker")
 
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """A method gets there after so many steps, the mean over seeds; up to twice as many hold.
+    """A method reaches the level after a number of steps, as the mean over seeds.
 
-    More than ten times as many are not what was claimed.
+    Up to twice as many steps hold, and more than ten times as many fail.
     """
 
     name: str
     paper: float | None = None
-    """How many, if the paper says that: else no more than its runs were given."""
+    """The number of steps, if the paper gives one; otherwise any number within the budget."""
     axis: str = "total_steps"
 
-    def judge(self, standings: Standings) -> Check:
-        steps = standings.reached(self.name, self.axis)
-        mean = standings.arrival(self.name, self.axis)
+    def check(self, ranking: Ranking) -> Check:
+        steps = ranking.reached(self.name, self.axis)
+        mean = ranking.arrival(self.name, self.axis)
         about = f"{self.name}, {_counted(self.axis)}"
         said = "within the budget" if self.paper is None else _number(self.paper)
         if math.isinf(mean):
-            end = min(float(run.at[self.axis][-1]) for run in standings.runs[self.name])
+            end = min(float(run.at[self.axis][-1]) for run in ranking.runs[self.name])
             solved = sum(map(math.isfinite, steps))
             some = f"; {solved} of {len(steps)} seeds do" if solved else ""
             grade = "weaker" if solved > len(steps) / 2 else "fails"
@@ -193,26 +193,26 @@ class Reaches:
 
 @dataclasses.dataclass(frozen=True)
 class Attains:
-    """A method gets down to a value."""
+    """A method reaches a value."""
 
     name: str
     paper: float
 
-    def judge(self, standings: Standings) -> Check:
-        best = standings.best(self.name)
+    def check(self, ranking: Ranking) -> Check:
+        best = ranking.best(self.name)
         grade = "holds" if best <= self.paper else "fails"
         return Check(f"{self.name} at best", f"{self.paper:.4g}", f"{best:.4g}", grade)
 
 
 @dataclasses.dataclass(frozen=True)
 class Better:
-    """Every one of some methods gets to a lower value than every one of others."""
+    """Each of some methods reaches a lower value than each of others."""
 
     these: tuple[str, ...]
     those: tuple[str, ...]
 
-    def judge(self, standings: Standings) -> Check:
-        best = {name: standings.best(name) for name in (*self.these, *self.those)}
+    def check(self, ranking: Ranking) -> Check:
+        best = {name: ranking.best(name) for name in (*self.these, *self.those)}
         right = [best[mine] < best[other] for mine in self.these for other in self.those]
         most = sum(right) > len(right) / 2
         text = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
@@ -223,23 +223,23 @@ class Better:
 
 @dataclasses.dataclass(frozen=True)
 class Sooner:
-    """Of some methods each gets there before the next."""
+    """Each of some methods reaches the level before the next."""
 
     names: tuple[str, ...]
     axis: str | None = None
-    """What is counted, if not what the others are counted in."""
+    """The axis to count on, if not that of the comparison."""
 
-    def judge(self, standings: Standings) -> Check:
-        axis = self.axis or standings.axis
+    def check(self, ranking: Ranking) -> Check:
+        axis = self.axis or ranking.axis
         # Of as many seeds for each: the same ones, which share what is random.
-        seeds = min(len(standings.runs[name]) for name in self.names)
-        alike = {name: standings.runs[name][:seeds] for name in self.names}
-        among = dataclasses.replace(standings, runs=alike)
+        seeds = min(len(ranking.runs[name]) for name in self.names)
+        alike = {name: ranking.runs[name][:seeds] for name in self.names}
+        among = dataclasses.replace(ranking, runs=alike)
         times = [among.arrival(name, axis) for name in self.names]
         right = [a < b for a, b in itertools.pairwise(times)]
         text = "; ".join(f"{name} {_mean(among.reached(name, axis))}" for name in self.names)
         grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
-        about, paper = _counted(axis) + standings.few(*self.names), "; ".join(self.names)
+        about, paper = _counted(axis) + ranking.few(*self.names), "; ".join(self.names)
         return Check(about, f"in this order: {paper}", text, grade)
 
 
@@ -248,7 +248,7 @@ def _counted(axis: str) -> str:
 
 
 def _over(time: float, reference: float) -> float:
-    """Zero if the reference never gets there, or is there from the start."""
+    """Divide; zero if the reference never reaches the level, or starts below it."""
     return time / reference if 0 < reference < math.inf else 0.0
 
 
@@ -267,7 +267,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _mean(steps: Sequence[float]) -> str:
-    """The mean over seeds in words, with the least and the largest."""
+    """State the mean over seeds in words, with the least and the largest."""
     there, (low, high) = sum(map(math.isfinite, steps)), (min(steps), max(steps))
     if 0 < there < len(steps):
         return f"{_number(low)} to never ({there} of {len(steps)} seeds)"

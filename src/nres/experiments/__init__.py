@@ -1,1 +1,0 @@
-"""The paper's applications: its settings, and the figures drawn from them."""

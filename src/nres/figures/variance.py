@@ -1,0 +1,84 @@
+"""Figures of the variance laboratory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nres.figures.style import log_if_positive
+from nres.files import save_drawing, save_figure
+from nres.variance import Advice, Row, updates_worth
+
+
+def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) -> None:
+    """Draw total variance against the period, with one line for each entry of `rows`."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    panel = figure.subplots()
+    for (update, sweep_rows), colour in zip(rows.items(), _shades(len(rows)), strict=True):
+        k = np.array([row.period for row in sweep_rows])
+        v, low, high = (
+            np.array([getattr(row, name) for row in sweep_rows])
+            for name in ("variance", "low", "high")
+        )
+        panel.fill_between(k, low, high, color=colour, alpha=0.15, lw=0)
+        panel.plot(k, v, "o-", ms=4, color=colour, label=f"{update:,}" if update else "start")
+    panel.set(
+        xlabel="period K: steps that share a noise",
+        ylabel="total variance of one worker's estimate",
+        xscale="log",
+        title=title,
+    )
+    log_if_positive(panel)
+    _plain_ticks(panel, sorted({row.period for some in rows.values() for row in some}))
+    panel.grid(alpha=0.3)
+    figure.legend(loc="outside right center", title="updates", frameon=False)
+    save_drawing(figure, path)
+
+
+def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> None:
+    """Draw what an advice rests on: the worth of updates, and the effect of a step on the loss."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    worth, loss = figure.subplots(1, 2)
+    gains = advice.gains
+    for (sigma, gain), colour in zip(gains.items(), _shades(len(gains)), strict=True):
+        rows = [r for r in advice.table.where(sigma=sigma).rows if r.period == horizon]
+        values = np.array([updates_worth(row, sequential, horizon, gain.harm) for row in rows])
+        windows = np.array([row.window for row in rows])
+        worth.plot(windows[values > 0], values[values > 0], "o-", ms=4, color=colour)
+        loss.errorbar(
+            sigma, gain.after, 2 * gain.stderr, fmt="o", color=colour, capsize=3, label=f"{sigma:g}"
+        )
+    before = next(iter(gains.values())).before
+    loss.axhline(before, color="black", lw=0.8, ls=":", label="before")
+    worth.axvline(advice.window, color="black", lw=0.8, ls="--")
+    loss.axvline(advice.sigma, color="black", lw=0.8, ls="--")
+    worth.set(
+        xlabel="window W",
+        ylabel="noise-free updates that the budget is worth",
+        xscale="log",
+        yscale="log",
+        title="How much gradients are worth",
+    )
+    loss.set(
+        xlabel="sigma",
+        ylabel="loss",
+        xscale="log",
+        title="After a step of length sigma along the gradient",
+    )
+    for panel in (worth, loss):
+        panel.grid(alpha=0.3)
+    figure.legend(loc="outside right center", title="sigma", frameon=False)
+    save_figure(figure, path)
+
+
+def _shades(count: int) -> np.ndarray:
+    """Return colours in an order that the eye sees."""
+    return colormaps["viridis"](np.linspace(0.9, 0, count))
+
+
+def _plain_ticks(panel: Axes, values: list[int]) -> None:
+    panel.set_xticks(values, [f"{value:,}" for value in values])
+    panel.xaxis.minorticks_off()

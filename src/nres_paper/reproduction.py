@@ -1,0 +1,199 @@
+"""One figure or table: how it is made, and the summary that checks it against the paper."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nres.runs import MetricsError, Run, Settings, device, versions, write_json
+from nres_paper.claims import Check, verdict
+from nres_paper.comparing import FinishedRun, rank, run_comparison
+from nres_paper.comparison_figure import draw_comparison
+from nres_paper.comparisons import Comparison
+
+NOT_RUN = "not run yet"
+"""The verdict on a figure that has no results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """The folder and the options with which a figure is made."""
+
+    folder: Path
+    """The folder of its results; those of other figures are beside it."""
+    name: str
+    quick: bool
+    """Whether to make a small version, to see that it runs."""
+    seeds: int | None
+    """The number of seeds, if not as many as planned."""
+    finished: Callable[[Path, Settings], Run]
+    """Carries out a run in a folder, from its beginning or from where it was interrupted."""
+    say: Callable[[str], Any]
+    """Called with a sentence about what comes next."""
+
+    @property
+    def command(self) -> str:
+        """The shell command that makes it."""
+        asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
+        return f"nres reproduce {self.name}{asked}"
+
+    @property
+    def drawing(self) -> Path:
+        """The path of the drawing, without its ending."""
+        return self.folder / self.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The checks and the numbers of a figure, and how they were computed."""
+
+    checks: tuple[Check, ...]
+    numbers: dict[str, Any]
+    seconds: float | None
+    """Seconds of computing, without evaluations; `None` if they are not known."""
+    seeds: int = 1
+    device: dict[str, Any] = dataclasses.field(default_factory=device)
+    versions: dict[str, Any] = dataclasses.field(default_factory=versions)
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperFigure:
+    """A figure or table of the paper, or one that belongs beside them."""
+
+    label: str
+    """Its label in the paper's source; empty if it is not in the paper."""
+    claim: str
+    tier: str
+    """The device on which it takes minutes rather than days: `cpu` or `gpu`."""
+    make: Callable[[Context], Result]
+    remark: str = ""
+    """Notes for the reader."""
+    takes_seeds: bool = False
+    """Whether the number of seeds may be chosen."""
+
+
+def of_comparison(comparison: Comparison) -> PaperFigure:
+    """Make a figure of a comparison."""
+
+    def make(context: Context) -> Result:
+        runs = run_comparison(
+            comparison,
+            context.folder,
+            seeds=context.seeds,
+            quick=context.quick,
+            finished=context.finished,
+            say=context.say,
+        )
+        ranking = rank(comparison, runs)
+        draw_comparison(comparison, ranking, context.drawing)
+        return Result(
+            tuple(claim.check(ranking) for claim in comparison.claims),
+            {
+                "axis": comparison.axis,
+                "level": ranking.level,
+                "shown": {"what": comparison.shown, "times": comparison.scale},
+                "smoothed_over": comparison.smooth,
+                "methods": {
+                    name: {"seeds": [run.settings.seed for run in runs if run.name == name]}
+                    | ranking.to_json(name)
+                    for name in ranking.runs
+                },
+                "settings": {run.name: run.settings.to_json() for run in runs},
+            },
+            seeds=len({run.settings.seed for run in runs}),
+            **metadata_of(runs),
+        )
+
+    remark = " ".join(filter(None, (comparison.remark, comparison.start)))
+    about = comparison.label, comparison.claim, comparison.tier
+    return PaperFigure(*about, make, remark, takes_seeds=True)
+
+
+def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Collect seconds, devices and versions of the runs that a result rests on."""
+    return {
+        "seconds": sum(run.entries[-1]["seconds"] for run in runs),
+        "device": first_and_others([run.device for run in runs]),
+        "versions": first_and_others([run.versions for run in runs]),
+    }
+
+
+def first_and_others(metadata: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the metadata of the first run, with those of runs that differ under `others`."""
+    first, *others = [one for i, one in enumerate(metadata) if one not in metadata[:i]]
+    return first | {"others": others} if others else first
+
+
+def place(device: dict[str, Any]) -> str:
+    """Name a device in words."""
+    if device["backend"] != "cpu":
+        return str(device["kind"])
+    return f"{device['processors']} processors" if "processors" in device else "processors"
+
+
+def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
+    """Make a figure, and write `summary.json`: the paper's claim, and the results."""
+    result = figure.make(context)
+    summary = {
+        "id": context.name,
+        "figure": figure.label,
+        "tier": figure.tier,
+        "claim": figure.claim,
+        "remark": figure.remark,
+        "reproduced": _verdict(figure, context, result),
+        "checks": [_to_json(check, context.quick) for check in result.checks],
+        "seeds": result.seeds,
+        "seconds": result.seconds,
+        "device": result.device,
+        "versions": result.versions,
+        "command": context.command,
+        "quick": context.quick,
+        "numbers": result.numbers,
+    }
+    write_json(context.folder / "summary.json", summary)
+    return summary
+
+
+_NOT_THERE = "not in the paper"
+_TOO_SMALL = "too small to tell"
+
+
+def _to_json(check: Check, quick: bool) -> dict[str, Any]:
+    """Return a check as JSON; a quick version is too small for a grade."""
+    return dataclasses.asdict(check) | ({"grade": None} if quick else {})
+
+
+def _verdict(figure: PaperFigure, context: Context, result: Result) -> str:
+    if context.quick:
+        return _TOO_SMALL
+    return verdict(result.checks) if figure.label else _NOT_THERE
+
+
+def verdict_line(summary: dict[str, Any]) -> str:
+    """State the verdict on the claim in words."""
+    found = summary["reproduced"]
+    if found == _TOO_SMALL:
+        return "A quick version, to see that the command runs: it is too small for a verdict."
+    return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
+
+
+def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Read the summaries in a folder of results, in the order of the names.
+
+    A figure that was not run yet has none, and is left out.
+    """
+    files = {name: folder / name / "summary.json" for name in names}
+    found = {}
+    for name, file in files.items():
+        if not file.exists():
+            continue
+        try:
+            found[name] = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            found[name] = {}
+        if not found[name].keys() >= {"checks", "reproduced"}:
+            raise MetricsError(
+                f"{file} is damaged: delete it, and `nres reproduce {name}` writes it anew."
+            )
+    return found
