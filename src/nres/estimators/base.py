@@ -121,6 +121,10 @@ class Estimator(eqx.Module):
         **Returns:** what they carry afterwards, and what they contribute: `nres.weigh` makes it.
         """
 
+    def __hash__(self) -> int:
+        # Equinox hashes arrays, too, and fails; with this, `jax.jit(estimator.estimate)` works.
+        return hash(jax.tree.structure(self))
+
     def __check_init__(self) -> None:
         check_fits(self.window, horizon_of(self.pool))
         if self.nonfinite not in ("skip", "raise"):

@@ -245,9 +245,8 @@ def _count_equations(jaxpr: Any) -> int:
     return count
 
 
-def as_pool(system: System | Pool) -> Pool:
+def as_pool(given: Any) -> Pool:
     """Wrap a `System` in a `JaxPool`; return a pool as it is."""
-    given: Any = system
     if isinstance(given, System):
         return JaxPool(given)
     if isinstance(given, Pool):
