@@ -1,0 +1,153 @@
+"""`network_step` as two kernels: one measures the tensors of a model, one applies the network."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from nres.systems.learned_optimizer.fusing import derivatives_of, interpreted, precision, relu
+from nres.systems.learned_optimizer.network import (
+    DECAYS,
+    MEANS,
+    ROWS,
+    Inputs,
+    Network,
+    Result,
+    parameter_change,
+    plain_step,
+)
+
+
+@derivatives_of(plain_step, static=2)
+def fused_step(
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+) -> Result:
+    """`network_step` as two kernels for GPUs.
+
+    The first brings the running means up to date and measures the tensors; the second applies
+    the network. Derivatives are those of `plain_step`.
+    """
+    time, grad, param, means = inputs
+    call = functools.partial(pl.pallas_call, interpret=interpreted())
+    starts = np.cumsum((0, *tensors[:-1]))
+    means, scales = call(
+        _measure_kernel,
+        grid=(len(tensors),),
+        out_shape=(
+            jax.ShapeDtypeStruct(means.shape, means.dtype),
+            jax.ShapeDtypeStruct((len(tensors), ROWS), means.dtype),
+        ),
+        compiler_params=triton.CompilerParams(num_warps=MEASURE_WARPS),
+        name="measure",
+    )(jnp.asarray(np.stack([starts, tensors]), jnp.int32), grad, param, means)
+    block, warps, loops = BLOCKS[max(network.sizes[1:-1]) > 64]
+    programs = [
+        (tensor, start + first, start + min(first + block * loops, size))
+        for tensor, (start, size) in enumerate(zip(starts, tensors, strict=True))
+        for first in range(0, size, block * loops)
+    ]
+    change = call(
+        functools.partial(_network_kernel, network=network, block=block, precision=precision()),
+        grid=(len(programs),),
+        out_shape=jax.ShapeDtypeStruct(grad.shape, grad.dtype),
+        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        name="network",
+    )(jnp.asarray(np.array(programs).T, jnp.int32), scales, theta, time, grad, param, means)
+    return change, means
+
+
+# Parameters that a program of the first kernel reads per iteration, and its warps.
+MEASURED, MEASURE_WARPS = 512, 4
+# Parameters per iteration, warps and iterations of the second: for narrow and wide networks.
+BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
+
+
+def _measure_kernel(table, grad, param, old, new, scales):
+    """Update the running means and measure one tensor per program."""
+    tensor = pl.program_id(0)
+    start, size = table[0, tensor], table[1, tensor]
+    lanes = jnp.arange(MEASURED, dtype=jnp.int32)
+
+    def part(i, sums):
+        offset = i * MEASURED + lanes
+        inside = offset < size
+        at = start + offset
+        load = functools.partial(triton.load, mask=inside, other=0.0)
+        g = load(grad.at[at])
+        rows = []
+        for row, decay in enumerate(DECAYS):
+            mean = decay * load(old.at[row, at]) + (1 - decay) * g
+            triton.store(new.at[row, at], mean, mask=inside)
+            rows.append(mean)
+        rows += [g, load(param.at[at])]
+        return tuple(total + row * row for total, row in zip(sums, rows, strict=True))
+
+    zeros = (jnp.zeros(MEASURED, jnp.float32),) * ROWS
+    sums = jax.lax.fori_loop(0, pl.cdiv(size, MEASURED), part, zeros)
+    for row, total in enumerate(sums):
+        mean = jnp.sum(total) / size.astype(jnp.float32)
+        scales[tensor, row] = jax.lax.rsqrt(1e-5 + mean)
+
+
+def _network_kernel(
+    programs, scales, theta, time, grad, param, means, change, *, network, block, precision
+):
+    """Apply the network to some parameters of one tensor per program, which keeps the weights."""
+    tensor, start, end = (programs[i, pl.program_id(0)] for i in range(3))
+    inputs, *hidden, _ = network.sizes
+    (matrix, bias_at), *others, last = network.offsets()
+    numbers = functools.partial(jnp.arange, dtype=jnp.int32)
+
+    def rows(at, count, width, there):
+        """Load rows of a matrix, with zeros after the last that exists."""
+        row, column = numbers(count)[:, None], numbers(width)[None, :]
+        mask = (row < there) & (column < width)
+        return triton.load(theta.at[at + row * width + column], mask=mask, other=0.0)
+
+    def vector(at, width):
+        return theta[pl.ds(at, width)]
+
+    # Matrix units want at least sixteen inputs: those after the six are zeros.
+    row = numbers(16)
+    scale = triton.load(scales.at[tensor, row], mask=row < MEANS, other=0.0)
+    first = rows(matrix, 16, hidden[0], MEANS) * scale[:, None]
+    alone = [
+        vector(matrix + (MEANS + i) * hidden[0], hidden[0]) * scales[tensor, MEANS + i]
+        for i in range(2)
+    ]
+    clock = triton.load(time.at[row], mask=row < inputs - ROWS, other=0.0)
+    of_time = rows(matrix + ROWS * hidden[0], 16, hidden[0], inputs - ROWS)
+    bias = vector(bias_at, hidden[0]) + jnp.sum(of_time * clock[:, None], axis=0)
+    layers = [
+        (rows(matrix, m, n, m), vector(bias_at, n))
+        for (matrix, bias_at), m, n in zip(others, hidden, hidden[1:], strict=False)
+    ]
+    ends = [theta.at[last[0] + 2 * numbers(hidden[-1]) + i][...] for i in range(2)]
+
+    def part(i, carry):
+        at = start + i * block + numbers(block)
+        inside = at < end
+        load = functools.partial(triton.load, mask=inside, other=0.0)
+        x = triton.load(
+            means.at[row[None, :], at[:, None]],
+            mask=inside[:, None] & (row < MEANS)[None, :],
+            other=0.0,
+        )
+        x = jnp.dot(x, first, precision=precision) + bias[None, :]
+        for ref, weight in zip((grad, param), alone, strict=True):
+            x += load(ref.at[at])[:, None] * weight[None, :]
+        x = relu(x)
+        for weight, added in layers:
+            x = relu(jnp.dot(x, weight, precision=precision) + added[None, :])
+        direction, magnitude = (
+            jnp.sum(x * weight[None, :], axis=1) + theta[last[1] + i]
+            for i, weight in enumerate(ends)
+        )
+        triton.store(change.at[at], parameter_change(direction, magnitude), mask=inside)
+        return carry
+
+    jax.lax.fori_loop(0, pl.cdiv(end - start, block), part, None)
