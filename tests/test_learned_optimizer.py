@@ -185,15 +185,15 @@ def test_the_network_kernels_are_plain_jax():
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))
     axes = (0, Inputs(None, 0, 0, 0))
-    results = []
-    for function in (plain_step, fused_step):
-        lanes = jax.vmap(functools.partial(function, network, tensors), axes)
-        results.append(jax.jit(lanes)(thetas, given))
-    for plain, fused in zip(*results, strict=True):
+    both = [
+        jax.jit(jax.vmap(functools.partial(function, network, tensors), axes))
+        for function in (plain_step, fused_step)
+    ]
+    for plain, fused in zip(*(lanes(thetas, given) for lanes in both), strict=True):
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-7)
     fresh = given._replace(means=jnp.zeros_like(given.means))
-    for lanes in (plain_step, fused_step):
-        _, means = jax.vmap(functools.partial(lanes, network, tensors), axes)(thetas, fresh)
+    for lanes in both:
+        _, means = lanes(thetas, fresh)
         rest = np.array([0.9, 0.5, 0.1, 0.01, 0.001, 0.0001])[:, None]
         np.testing.assert_allclose(means, rest * np.asarray(given.grad)[:, None], rtol=1e-6)
     assert fusable(network, thetas[0], given)
@@ -244,6 +244,7 @@ def test_the_kernels_of_the_model_are_plain_jax():
     jax.tree.map(close, fused, plain)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_convolutions_are_plain_jax():
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     # Patches that are a chunk or several, and patches with a rest; lanes with weights of their own.
@@ -280,7 +281,6 @@ def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
         jax.tree.map(close, fused, plain)
 
 
-@pytest.mark.slow
 def test_importing_nres_does_not_import_the_kernels():
     script = "import sys, nres; sys.exit('jax.experimental.pallas' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -300,6 +300,7 @@ def test_losses():
     np.testing.assert_allclose(measure("accuracy"), 1 / 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_loss_without_gradient_is_learned_by_evolution_alone():
     """From a learning rate too small, with the fraction of misclassified examples as the loss."""
     task = small_task(outer_loss="accuracy", evaluated_on="train")
@@ -372,6 +373,7 @@ def test_the_convolutional_model_by_hand(monkeypatch):
     np.testing.assert_allclose(logits[0], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_exact_gradient_explodes():
     task, optimizer = small_task(), lo.PerParameterMLP(4, 1)
     theta = 5 * optimizer.initial_theta(KEY)
@@ -480,6 +482,7 @@ def test_the_shipped_images():
     np.testing.assert_allclose(module.resize(large, 8), want, atol=0.501)
 
 
+@pytest.mark.slow
 def test_a_run_learns_is_exported_and_described(tmp_path):
     run = tmp_path / "run"
     command = ["train", "learned-optimizer", "--updates", "2", "--workers", "2", "--quiet"]
