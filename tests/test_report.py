@@ -120,6 +120,18 @@ def settled(tab):
     return tab.evaluate("document.querySelector('#chart canvas').toDataURL()")
 
 
+FINGER = """() => {
+    const over = document.querySelector('#chart .u-over');
+    const { left, top } = over.getBoundingClientRect();
+    const path = [['move', 200], ['down', 200], ['move', 300], ['move', 400], ['up', 400]];
+    for (const [kind, at] of path) {
+        over.dispatchEvent(new PointerEvent(`pointer${kind}`, {
+            pointerType: 'touch', clientX: left + at, clientY: top + 100, bubbles: true,
+        }));
+    }
+}"""
+
+
 def drag(tab, start, by):
     tab.mouse.move(*start)
     tab.mouse.down()
@@ -212,6 +224,9 @@ def test_a_report_in_a_browser(page, tab):
         assert settled(tab) == before
         assert tab.is_disabled("#reset")
         assert tab.is_hidden("#tip")
+    tab.evaluate(FINGER)
+    assert settled(tab) != before
+    tab.click("#reset")
     # Methods and runs come and go.
     method = tab.get_by_role("button", name="NRES", exact=True)
     assert method.get_attribute("aria-pressed") == "true"

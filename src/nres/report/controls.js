@@ -36,6 +36,13 @@ function listen() {
   byId("reset").addEventListener("click", showAll);
   byId("picture").addEventListener("click", savePicture);
   byId("chart").addEventListener("keydown", (event) => { if (event.key === "Escape") showAll(); });
+  // uPlot listens to mice alone, so fingers act as one. It ignores a mouse that does not move.
+  for (const kind of ["down", "move", "up"]) {
+    byId("chart").addEventListener(`pointer${kind}`, ({ pointerType, clientX, clientY }) => {
+      if (pointerType !== "touch") return;
+      plot.over.dispatchEvent(new MouseEvent(`mouse${kind}`, { clientX, clientY, movementX: 1, bubbles: true }));
+    });
+  }
   new ResizeObserver(([{ contentRect: { width, height } }]) => plot.setSize({ width, height })).observe(byId("chart"));
   const root = document.documentElement;
   const system = window.matchMedia("(prefers-color-scheme: dark)");
