@@ -1,6 +1,6 @@
-// Tables, pictures and notes; then everything is put on the page.
+// Tables, pictures and notes; the last lines fill the page.
 
-/** Numbers under headings that sort them; what is not known comes last. */
+/** A table whose headings sort it; unknown values come last. */
 function sortable(table, headings, rows) {
   let sorted = null, ascending = true;
   const fill = () => {
@@ -61,7 +61,7 @@ function tables() {
   })), words);
 }
 
-/** What all runs have in common, once; then what differs, a line for each run. */
+/** Values that all runs share, once; then those that differ, with a line per run. */
 function compare(place, columns, words) {
   const names = [...new Set(columns.flatMap((column) => Object.keys(column)))];
   const values = (name) => columns.map((column) => words(column[name]));
