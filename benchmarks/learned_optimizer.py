@@ -22,7 +22,7 @@ import optax
 import nres
 from nres.files import write_json
 from nres.systems import learned_optimizer
-from nres.systems.learned_optimizer import dense, kernel
+from nres.systems.learned_optimizer import dense, network
 from plain_optimizer import SIZES, plain
 from run import machine, show
 
@@ -96,7 +96,7 @@ def with_plain(workers: int, width: int, horizon: int) -> tuple[Callable[[int], 
 def without_kernels():
     """The same program in plain JAX."""
     with (
-        unittest.mock.patch.object(kernel, "fusable", return_value=False),
+        unittest.mock.patch.object(network, "fusable", return_value=False),
         unittest.mock.patch.object(dense, "fusable", return_value=False),
     ):
         jax.clear_caches()

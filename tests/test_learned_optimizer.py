@@ -5,6 +5,8 @@ import importlib.util
 import itertools
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -20,14 +22,18 @@ from helpers import as_users_run
 from nres.cli import app
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
-from nres.systems.learned_optimizer import convolutional, dense, kernel, tasks
+from nres.systems.learned_optimizer import convolutional, dense, tasks
 from nres.systems.learned_optimizer.export import OptimizerFileError
+from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
+from nres.systems.learned_optimizer.kernels import dense as dense_kernels
+from nres.systems.learned_optimizer.kernels.network import fused_step
 from nres.systems.learned_optimizer.losses import mean_loss
+from nres.systems.learned_optimizer.network import Inputs, Network, fusable, plain_step
 from nres.systems.learned_optimizer.system import _losses
 from nres_paper.learned_optimizer import gradient_norm
 
 KEY = jax.random.key(0)
-BLOCKS = convolutional.plain_block, convolutional.fused_block
+BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
 
 
 def blobs(count=60):
@@ -157,15 +163,15 @@ def test_training_by_optax_is_the_inner_loop(tmp_path):
         updates, state = update(gradient(params, (images[at[0]], labels[at[0]])), state, params)
         params = optax.apply_updates(params, updates)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), params, inner.params)
-        judged = tuple(x[at[1]] for x in system.task.judged_on)
-        np.testing.assert_allclose(system.task.judge(params, judged), loss, rtol=1e-5)
-    with pytest.raises(ValueError, match="looks at the parameters"):
+        evaluated = tuple(x[at[1]] for x in system.task.evaluated_on)
+        np.testing.assert_allclose(system.task.outer_loss(params, evaluated), loss, rtol=1e-5)
+    with pytest.raises(ValueError, match="PerParameterMLP needs the parameters"):
         optimizer.update(params, state)
 
 
 def inputs(lanes, size):
     keys = jax.random.split(KEY, 3)
-    return kernel.Inputs(
+    return Inputs(
         jnp.linspace(-1, 1, 11),
         jax.random.normal(keys[0], (lanes, size)),
         3 * jax.random.normal(keys[1], (lanes, size)),
@@ -175,35 +181,35 @@ def inputs(lanes, size):
 
 def test_the_network_kernels_are_plain_jax():
     """Interpreted here; tensors larger and smaller than a block, several lanes."""
-    network, tensors = kernel.Network((19, 16, 16, 2)), (700, 3, 130)
+    network, tensors = Network((19, 16, 16, 2)), (700, 3, 130)
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))
-    axes = (0, kernel.Inputs(None, 0, 0, 0))
-    results = []
-    for function in (kernel.plain_step, kernel.fused_step):
-        lanes = jax.vmap(functools.partial(function, network, tensors), axes)
-        results.append(jax.jit(lanes)(thetas, given))
-    for plain, fused in zip(*results, strict=True):
+    axes = (0, Inputs(None, 0, 0, 0))
+    both = [
+        jax.jit(jax.vmap(functools.partial(function, network, tensors), axes))
+        for function in (plain_step, fused_step)
+    ]
+    for plain, fused in zip(*(lanes(thetas, given) for lanes in both), strict=True):
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-7)
     fresh = given._replace(means=jnp.zeros_like(given.means))
-    for lanes in (kernel.plain_step, kernel.fused_step):
-        _, means = jax.vmap(functools.partial(lanes, network, tensors), axes)(thetas, fresh)
+    for lanes in both:
+        _, means = lanes(thetas, fresh)
         rest = np.array([0.9, 0.5, 0.1, 0.01, 0.001, 0.0001])[:, None]
         np.testing.assert_allclose(means, rest * np.asarray(given.grad)[:, None], rtol=1e-6)
-    assert kernel.fusable(network, thetas[0], given)
-    assert not kernel.fusable(kernel.Network((19, 5, 2)), thetas[0], given)
+    assert fusable(network, thetas[0], given)
+    assert not fusable(Network((19, 5, 2)), thetas[0], given)
     half = given._replace(grad=given.grad.astype(jnp.bfloat16))
-    assert not kernel.fusable(network, thetas[0], half)
+    assert not fusable(network, thetas[0], half)
 
 
 def test_the_kernels_have_the_derivatives_of_plain_jax():
-    network, tensors = kernel.Network((19, 16, 2)), (5, 2)
+    network, tensors = Network((19, 16, 2)), (5, 2)
     theta = jax.random.normal(KEY, (network.size,)) / 4
     given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
     for derivative in (jax.jacfwd, jax.jacrev):
         plain, fused = (
             jax.jit(derivative(lambda th, f=f: f(network, tensors, th, given)[0]))(theta)
-            for f in (kernel.plain_step, kernel.fused_step)
+            for f in (plain_step, fused_step)
         )
         np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-8)
 
@@ -215,13 +221,14 @@ def test_the_kernels_of_the_model_are_plain_jax():
     assert dense.fusable(jax.tree.map(lambda x: x[0], params), batch)
     lanes = functools.partial(jax.vmap, in_axes=(0, None))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
-    plain, fused = (jax.jit(lanes(f)) for f in (dense.plain_gradient, dense.fused_gradient))
+    plain, fused = (jax.jit(lanes(f)) for f in (dense.plain_gradient, dense_kernels.fused_gradient))
     jax.tree.map(close, fused(params, batch), plain(params, batch))
     large = jax.tree.map(lambda x: 20 * x, params)  # so that some examples reach the cap
     found = {}
     for what in ("cross-entropy", "capped"):
         plain, fused = (
-            jax.jit(lanes(functools.partial(f, what))) for f in (dense.plain_loss, dense.fused_loss)
+            jax.jit(lanes(functools.partial(f, what)))
+            for f in (dense.plain_loss, dense_kernels.fused_loss)
         )
         found[what] = fused(large, batch)
         close(found[what], plain(large, batch))
@@ -232,11 +239,12 @@ def test_the_kernels_of_the_model_are_plain_jax():
     one = jax.tree.map(lambda x: x[0], params)
     plain, fused = (
         jax.jit(jax.grad(lambda p, f=f: f("cross-entropy", p, batch)))(one)
-        for f in (dense.plain_loss, dense.fused_loss)
+        for f in (dense.plain_loss, dense_kernels.fused_loss)
     )
     jax.tree.map(close, fused, plain)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_convolutions_are_plain_jax():
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     # Patches that are a chunk or several, and patches with a rest; lanes with weights of their own.
@@ -264,12 +272,18 @@ def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     at = functools.partial(jax.jvp, primals=(params,), tangents=(params,))
     for name in ("loss", "gradient"):
-        plain, fused = (getattr(convolutional, f"{kind}_{name}") for kind in ("plain", "fused"))
+        plain = getattr(convolutional, f"plain_{name}")
+        fused = getattr(convolutional_kernels, f"fused_{name}")
         if name == "loss":
             plain, fused = (functools.partial(f, "capped") for f in (plain, fused))
         jax.tree.map(close, jax.jit(fused)(params, batch), jax.jit(plain)(params, batch))
         plain, fused = (jax.jit(lambda f=f: at(lambda p: f(p, batch)))() for f in (plain, fused))
         jax.tree.map(close, fused, plain)
+
+
+def test_importing_nres_does_not_import_the_kernels():
+    script = "import sys, nres; sys.exit('jax.experimental.pallas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_losses():
@@ -286,9 +300,10 @@ def test_losses():
     np.testing.assert_allclose(measure("accuracy"), 1 / 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_loss_without_gradient_is_learned_by_evolution_alone():
-    """From a learning rate too small, judged by how many examples are misclassified."""
-    task = small_task(judge="accuracy", judged_on="train")
+    """From a learning rate too small, with the fraction of misclassified examples as the loss."""
+    task = small_task(outer_loss="accuracy", evaluated_on="train")
     system = lo.LearnedOptimizerSystem(task, lo.SGD(0.05), horizon=30)
     theta = system.initial_theta(KEY)
     exact = nres.BPTT(system, workers=1)
@@ -358,6 +373,7 @@ def test_the_convolutional_model_by_hand(monkeypatch):
     np.testing.assert_allclose(logits[0], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_exact_gradient_explodes():
     task, optimizer = small_task(), lo.PerParameterMLP(4, 1)
     theta = 5 * optimizer.initial_theta(KEY)
@@ -372,10 +388,10 @@ def test_bad_input_is_refused():
     task = small_task()
     with pytest.raises(ValueError, match="sequence must be"):
         lo.LearnedOptimizerSystem(task, sequence="sorted")
-    with pytest.raises(ValueError, match="judge must be one of"):
-        small_task(judge="f1")
-    with pytest.raises(ValueError, match="judged_on must be"):
-        small_task(judged_on="test")
+    with pytest.raises(ValueError, match="outer_loss must be one of"):
+        small_task(outer_loss="f1")
+    with pytest.raises(ValueError, match="evaluated_on must be"):
+        small_task(evaluated_on="test")
     with pytest.raises(ValueError, match="batch must be from 1"):
         lo.Task(task.init, task.loss, (np.zeros((4, 2)),), batch=5)
     with pytest.raises(ValueError, match="one example in each row"):
@@ -441,6 +457,18 @@ def test_what_is_committed_loads():
     assert about["settings"]["method"] == "nres"
 
 
+def test_names_that_earlier_versions_stored():
+    """Options in run folders, and arrays in checkpoints."""
+    task = lo.fashion_mnist_task(judge="capped", judged_on="train")
+    assert task.outer_loss.args == ("capped",)
+    assert task.evaluated_on is task.train
+    system = small_system()
+    state = system.init(system.initial_theta(KEY), KEY)
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(state)]
+    assert names[0] == ".params[0]['bias']"
+    assert names[-1] == ".memory"
+
+
 def test_the_shipped_images():
     images, labels = nres.data.fashion_mnist()
     assert images.shape == (60_000, 8, 8, 1)
@@ -454,6 +482,7 @@ def test_the_shipped_images():
     np.testing.assert_allclose(module.resize(large, 8), want, atol=0.501)
 
 
+@pytest.mark.slow
 def test_a_run_learns_is_exported_and_described(tmp_path):
     run = tmp_path / "run"
     command = ["train", "learned-optimizer", "--updates", "2", "--workers", "2", "--quiet"]

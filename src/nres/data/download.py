@@ -1,4 +1,9 @@
-"""Downloads: checked, shown, and put in place whole or not at all."""
+"""Downloads: verified in full before any file is written, and written whole or not at all.
+
+Written by hand rather than with pooch: pooch verifies the packed file, whose bytes differ between
+mirrors, has no limit on the size of an answer, and puts a file in place before its contents could
+be verified.
+"""
 
 import hashlib
 import http.client
@@ -13,7 +18,7 @@ from nres.data.read import checked
 from nres.files import replacing
 
 Report = Callable[[str, int, int | None], None]
-"""Called with the name of a file, the bytes got so far, and how many there are if that is known."""
+"""Called with a file's name, the bytes received so far, and their total number if known."""
 
 
 def download(
@@ -23,7 +28,7 @@ def download(
     url: str | None = None,
     report: Report | None = None,
 ) -> Path:
-    """Fetch a data set; files that are there already, and sound, are left alone.
+    """Download a data set, except for files that exist and are intact.
 
     ```python
     nres.data.download(nres.data.CIFAR10)
@@ -32,8 +37,8 @@ def download(
     **Arguments:**
 
     - `dataset`: one of `nres.data.DATASETS`.
-    - `data_dir`: the folder to put its folder into; the user's cache by default.
-    - `url`: a mirror, laid out as the original.
+    - `data_dir`: the parent of the data set's folder; the user's cache by default.
+    - `url`: a mirror with the layout of the original.
     - `report`: called as bytes arrive.
 
     **Returns:** the folder of its files.
@@ -49,7 +54,7 @@ def download(
         contents = _from_archive(dataset, url, report)
     else:
         contents = {file.name: _fetch(f"{url}/{file.name}", file.size, report) for file in missing}
-    # All of them before anything is written: what is wrong does not get a place on the disk.
+    # Verify all of them before anything is written.
     for file in missing:
         checked(contents[file.name], file, f"{url}/{file.name}")
     for file in missing:
@@ -87,7 +92,7 @@ def _from_archive(dataset: Dataset, url: str, report: Report | None) -> dict[str
 
 
 def _fetch(url: str, size: int, report: Report | None) -> bytes:
-    """What an address gives: packed, so little more than so many bytes at most."""
+    """Download a file that holds `size` bytes; packed, it is hardly larger than that."""
     name = url.rsplit("/", 1)[-1]
     parts, got = [], 0
     try:

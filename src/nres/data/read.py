@@ -1,4 +1,4 @@
-"""Reading images: every file is checked before a number of it is used."""
+"""Readers of images, which verify every file before they use it."""
 
 import gzip
 import hashlib
@@ -17,7 +17,7 @@ SHIPPED = "fashion_mnist_8x8.npz"
 
 
 class Images(NamedTuple):
-    """Images and what they show."""
+    """Images and their labels."""
 
     images: UInt8[np.ndarray, "count height width channels"]
     labels: UInt8[np.ndarray, "count"]
@@ -26,7 +26,7 @@ class Images(NamedTuple):
 def fashion_mnist(
     size: int = 8, *, split: str = "train", data_dir: str | Path | None = None
 ) -> Images:
-    """Fashion-MNIST: 60,000 grey images of ten kinds of clothing, and 10,000 to test on.
+    """Read Fashion-MNIST: 60,000 grey images of ten kinds of clothing, and 10,000 to test on.
 
     ```python
     images, labels = nres.data.fashion_mnist()
@@ -37,7 +37,7 @@ def fashion_mnist(
     - `size`: 8 gives the training images scaled to 8 x 8, which come with nres; 28 reads the
         original files.
     - `split`: `"train"` or `"test"` (of the original files).
-    - `data_dir`: where the original files are; by default they are searched for.
+    - `data_dir`: the folder of the original files; by default the usual folders are searched.
 
     **Reference:** Xiao, Rasul, Vollgraf, *Fashion-MNIST*, 2017 (MIT licence).
     """
@@ -57,14 +57,14 @@ def fashion_mnist(
 
 
 def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Images:
-    """CIFAR-10: 50,000 colour images of ten kinds of things, 32 x 32, and 10,000 to test on.
+    """Read CIFAR-10: 50,000 colour images of ten classes, 32 x 32, and 10,000 to test on.
 
-    Reads the binary version of its authors.
+    It reads the binary version of its authors.
 
     **Arguments:**
 
     - `split`: `"train"` or `"test"`.
-    - `data_dir`: where the files are; by default they are searched for.
+    - `data_dir`: the folder of the files; by default the usual folders are searched.
 
     **Reference:** Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
     """
@@ -83,7 +83,7 @@ def _read(dataset: Dataset, file: File, data_dir: str | Path | None) -> UInt8[np
 
 
 def checked(packed: bytes, file: File, where: str) -> bytes:
-    """The unpacked contents of a file, if they are what they should be."""
+    """Unpack the contents of a file; raise a `DataError` if they are not as they should be."""
     content = packed
     if where.endswith(".gz"):
         try:

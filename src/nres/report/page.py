@@ -1,4 +1,4 @@
-"""Collect what runs have to say, and write it into one HTML page that needs no network."""
+"""Collect the metrics and files of runs, and write one HTML page that needs no network."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from nres.files import finite, read_plain, replacing
 from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
 
-# Pictures that other commands leave in the folder of a run, and the largest that are taken in.
+# Pictures that other commands write into the folder of a run, and the largest to include.
 PICTURES = ("variance.png", "advice.png", "*.gif")
 LARGEST_PICTURE = 16_000_000
 LARGEST_NOTES = 1_000_000
@@ -23,11 +23,11 @@ _TYPES = {".png": "image/png", ".gif": "image/gif"}
 
 
 class LeftOutWarning(UserWarning):
-    """A file in the folder of a run was not taken into a report."""
+    """A file in the folder of a run is not part of the report."""
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs in some folders: each is one, or holds some, as that of a comparison does."""
+    """Open the runs in some folders: each is a run, or holds runs, as that of a comparison does."""
     runs = []
     for path in map(Path, paths):
         # A link may lead out of what was named.
@@ -51,11 +51,11 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compar
     **Arguments:**
 
     - `runs`: at least one, each with metrics.
-    - `out`: the HTML file; it is replaced if it is there.
+    - `out`: the HTML file, which is replaced if it exists.
     - `title`: its heading.
     """
     if not runs:
-        raise RunError("there is no run to report of.")
+        raise RunError("there is no run to report.")
     data = {
         "title": title,
         "axes": dict(AXES),
@@ -63,8 +63,12 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compar
     }
     page = _part("report.html")
     for mark, text in {
+        "/*CHART_STYLE*/": _part("uplot/uPlot.min.css"),
         "/*STYLE*/": _part("report.css"),
+        "/*LICENCE*/": _part("uplot/LICENSE"),
+        "/*LIBRARY*/": _part("uplot/uPlot.iife.min.js"),
         "/*CHART*/": _part("chart.js"),
+        "/*CONTROLS*/": _part("controls.js"),
         "/*TABLES*/": _part("tables.js"),
         # Nothing in it can end the element that it stands in.
         "/*DATA*/": json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c"),
@@ -82,7 +86,7 @@ def _part(name: str) -> str:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The names of the folders, with as much of the path as tells them apart."""
+    """Name runs by their folders, with as much of the path as tells them apart."""
     paths = [run.path.resolve().parts for run in runs]
     depth = 1
     while depth < max(map(len, paths)) and len({p[-depth:] for p in paths}) < len(set(paths)):
@@ -118,7 +122,7 @@ def _described(run: Run, name: str) -> dict[str, Any]:
 
 
 def _packed(values: np.ndarray) -> str:
-    """Numbers as the script reads them: single precision is more than a screen shows."""
+    """Encode numbers for the script in single precision, which is more than a screen shows."""
     return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
 
 
@@ -131,7 +135,7 @@ def _picture(file: Path) -> dict[str, str]:
 
 
 def _content(file: Path, largest: int) -> bytes | None:
-    """Read a plain file of the folder: a page that is shared takes in nothing from elsewhere."""
+    """Read a plain file of the folder: a shared page must not contain files from elsewhere."""
     if not file.exists() and not file.is_symlink():
         return None
     try:

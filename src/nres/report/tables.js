@@ -1,6 +1,6 @@
-// Tables, pictures and notes; then everything is put on the page.
+// Tables, pictures and notes; the last lines fill the page.
 
-/** Numbers under headings that sort them; what is not known comes last. */
+/** A table whose headings sort it; unknown values come last. */
 function sortable(table, headings, rows) {
   let sorted = null, ascending = true;
   const fill = () => {
@@ -37,7 +37,7 @@ function sortable(table, headings, rows) {
 }
 
 function tables() {
-  const judged = measures[0];
+  const measure = measures[0];
   const last = (run, column) => run.columns[column].at(-1);
   const setting = (run, name) => {
     const value = run.settings[name] ?? null;
@@ -45,9 +45,9 @@ function tables() {
   };
   sortable(byId("runs"),
     ["run", "method", "system", "N", "W", "σ", "rate", "seed", "updates", "sequential steps", "total steps",
-      "seconds", `${label(judged)}, last`, "best"],
+      "seconds", `${label(measure)}, last`, "best"],
     runs.map((run) => {
-      const values = [...(run.columns[judged] || [])].filter(Number.isFinite);
+      const values = [...(run.columns[measure] || [])].filter(Number.isFinite);
       return [run.name, run.method, run.settings.system,
         ...["workers", "window", "sigma", "lr", "seed"].map((name) => setting(run, name)),
         ...["update", "sequential_steps", "total_steps", "seconds"].map((name) => last(run, name)),
@@ -61,7 +61,7 @@ function tables() {
   })), words);
 }
 
-/** What all runs have in common, once; then what differs, a line for each run. */
+/** Values that all runs share, once; then those that differ, with a line per run. */
 function compare(place, columns, words) {
   const names = [...new Set(columns.flatMap((column) => Object.keys(column)))];
   const values = (name) => columns.map((column) => words(column[name]));
@@ -100,9 +100,11 @@ function extras() {
 document.title = byId("title").textContent = data.title;
 byId("measure").append(...measures.map((name) => make("option", { value: name, textContent: label(name) + (name === "loss" ? " while training" : "") })));
 byId("axis").append(...Object.entries(data.axes).map(([value, text]) => make("option", { value, textContent: text })));
-// What falls by orders of magnitude is seen on a logarithmic axis.
-const [least, largest] = extent(runs.map((run) => series(run).y), false);
+// Curves that fall by orders of magnitude need a logarithmic axis.
+const values = runs.flatMap((run) => points(run).y);
+const least = values.reduce((a, b) => Math.min(a, b), Infinity), largest = values.reduce((a, b) => Math.max(a, b), 0);
 state.logY = byId("log-y").checked = least > 0 && largest / least > 20;
+byId("seeds-label").hidden = methods.size === runs.length;
 listen();
 legend();
 tables();

@@ -7,5 +7,5 @@ from nres.pools.mujoco.humanoid import Humanoid as Humanoid
 from nres.pools.mujoco.pool import TASKS as TASKS
 from nres.pools.mujoco.pool import MujocoPool as MujocoPool
 from nres.pools.mujoco.swimmer import Swimmer as Swimmer
-from nres.pools.mujoco.task import Task as Task
+from nres.pools.mujoco.task import MujocoTask as MujocoTask
 from nres.pools.mujoco.walker2d import Walker2d as Walker2d

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nres.pools.mujoco.task import Task, control_cost
+from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
-class Ant(Task):
+class Ant(MujocoTask):
     """Walk forward without tumbling."""
 
     model_file = "ant.xml"

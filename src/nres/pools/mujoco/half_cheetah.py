@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nres.pools.mujoco.task import Task, control_cost
+from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
-class HalfCheetah(Task):
+class HalfCheetah(MujocoTask):
     """Run forward. It never ends early."""
 
     model_file = "half_cheetah.xml"

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nres.pools.mujoco.task import Task, control_cost
+from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
-class Hopper(Task):
+class Hopper(MujocoTask):
     """Hop forward without falling over."""
 
     model_file = "hopper.xml"

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nres.pools.mujoco.task import Task, control_cost
+from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
-class Humanoid(Task):
+class Humanoid(MujocoTask):
     """Walk forward without falling."""
 
     model_file = "humanoid.xml"

@@ -16,11 +16,11 @@ from nres.pools.mujoco.half_cheetah import HalfCheetah
 from nres.pools.mujoco.hopper import Hopper
 from nres.pools.mujoco.humanoid import Humanoid
 from nres.pools.mujoco.swimmer import Swimmer
-from nres.pools.mujoco.task import Task, require_mujoco
+from nres.pools.mujoco.task import MujocoTask, require_mujoco
 from nres.pools.mujoco.walker2d import Walker2d
 from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
 
-TASKS: dict[str, Callable[[int], Task]] = {
+TASKS: dict[str, Callable[[int], MujocoTask]] = {
     "swimmer": Swimmer,
     "halfcheetah": HalfCheetah,
     "hopper": Hopper,
@@ -46,7 +46,7 @@ class MujocoPool(PolicyPool):
 
     **Arguments:**
 
-    - `task`: a name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `Task`.
+    - `task`: a name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `MujocoTask`.
     - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`.
     - `version`: 4 or 5, the version of gymnasium's environment to follow.
     - `horizon`: T, the steps of an episode.
@@ -56,7 +56,7 @@ class MujocoPool(PolicyPool):
 
     def __init__(
         self,
-        task: str | Task,
+        task: str | MujocoTask,
         policy: str | Policy = "linear",
         *,
         version: int = 4,

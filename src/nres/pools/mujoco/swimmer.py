@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from nres.pools.mujoco.task import Task, control_cost
+from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
-class Swimmer(Task):
+class Swimmer(MujocoTask):
     """Swim forward. It never ends early."""
 
     model_file = "swimmer.xml"

@@ -1,4 +1,4 @@
-"""`Task`: what is observed, rewarded and ended in a MuJoCo model, for many lanes at once."""
+"""`MujocoTask`: what is observed, rewarded and ended in a MuJoCo model, for many lanes at once."""
 
 import abc
 import importlib.util
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 
-class Task(abc.ABC):
+class MujocoTask(abc.ABC):
     """A model with its observations, rewards and ends, as in gymnasium.
 
     All methods take `f`, which has the fields of the simulation as arrays with a row for each

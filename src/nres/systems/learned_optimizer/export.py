@@ -1,4 +1,4 @@
-"""Learned optimizers in files: weights and a description, to be used anywhere optax is."""
+"""Files of learned optimizers: weights and a description, for use with optax."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from nres.systems.learned_optimizer.optimizers import (
 )
 from nres.weights import Archive, WeightsError, named_arrays
 
-# Those that a file can name. Others are given by whoever reads it: a file never brings code.
+# Optimizers that a file can name. The reader passes any other: a file never brings code.
 KINDS = {kind.__name__: kind for kind in (PerParameterMLP, SGD, Momentum, Adam)}
 FORMAT = 1
 # The largest description of an optimizer that is read, in bytes.
@@ -28,7 +28,7 @@ LARGEST_DESCRIPTION = 1_000_000
 
 
 class OptimizerFileError(ValueError):
-    """A file that holds no optimizer of nres."""
+    """A file that does not hold an optimizer of nres."""
 
 
 def save_optimizer(
@@ -47,8 +47,8 @@ def save_optimizer(
     **Arguments:**
 
     - `path`: the file; it should end in `.npz`.
-    - `optimizer`, `theta`: what to write.
-    - `about`: anything that JSON can hold, to be kept along.
+    - `optimizer`, `theta`: the optimizer and its parameters.
+    - `about`: metadata to store with them, anything that JSON can hold.
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -73,7 +73,7 @@ def _kind(optimizer: LearnableOptimizer) -> str:
 
 
 def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
-    """What a known optimizer was made with."""
+    """Return the arguments that a known optimizer was constructed with."""
     if type(optimizer) not in KINDS.values():
         return {}
     return {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
@@ -82,12 +82,12 @@ def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
 def read_optimizer(
     path: str | Path, optimizer: LearnableOptimizer | None = None
 ) -> tuple[LearnableOptimizer, Theta, dict[str, Any]]:
-    """The optimizer in a file, its parameters, and what was kept along.
+    """Read an optimizer, its parameters and its metadata from a file.
 
     **Arguments:**
 
     - `path`: a file of `save_optimizer` or `nres export`.
-    - `optimizer`: what the parameters are for, if that is a class of your own.
+    - `optimizer`: the optimizer of the parameters, if it is a class of your own.
     """
     try:
         with Archive(path) as archive:
@@ -137,7 +137,7 @@ def _read(
 def load_optimizer(
     path: str | Path, optimizer: LearnableOptimizer | None = None
 ) -> optax.GradientTransformation:
-    """The optimizer in a file, for use with optax on any model.
+    """Read an optimizer from a file, for use with optax on any model.
 
     ```python
     optimizer = nres.load_optimizer("mine.npz")

@@ -1,4 +1,4 @@
-"""What the kernels for GPUs have in common."""
+"""Helpers that the kernels for GPUs share."""
 
 import functools
 from collections.abc import Callable
@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, UInt8
 
 Layers: TypeAlias = list[dict[str, Array]]
-"""A model: of each layer the weight and the bias."""
+"""Parameters of a model: the weight and the bias of each layer."""
 Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
 """Images in bytes, and their labels."""
 
 
 def on_nvidia() -> bool:
-    """Whether computations run where the kernels do."""
+    """Tell if computations run on an NVIDIA GPU, as the kernels do."""
     return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
 
 
 def interpreted() -> bool:
-    """Whether kernels are only tried out, on a processor."""
+    """Tell if kernels are interpreted, for tests on a CPU."""
     return jax.default_backend() == "cpu"
 
 
 def precision() -> Any:
-    """As exact as JAX is told to multiply matrices: with short floats unless told otherwise."""
+    """Return the precision of matrix products that JAX is set to; TF32 by default."""
     if interpreted():
         return None
     chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
@@ -35,22 +35,22 @@ def precision() -> Any:
 
 
 def padded_size(size: int) -> int:
-    """What a kernel can work on: a power of two, and sixteen at least."""
+    """Round up to a size that kernels can work on: a power of two, at least sixteen."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 def relu(x: Array) -> Array:
-    """At least zero, and not a number what was none: the maximum of a GPU would hide it."""
+    """Apply ReLU and keep NaN, which the maximum instruction of a GPU would hide."""
     return jnp.where(x < 0, 0.0, x)
 
 
 def derivatives_of(plain: Callable, static: int = 0) -> Callable[[Callable], Callable]:
-    """Make a function that computes the same as `plain`, but faster, differentiable like it.
+    """Give a faster version of `plain` the derivatives of `plain`.
 
     **Arguments:**
 
-    - `plain`: what it computes, in plain JAX.
-    - `static`: how many arguments, the first ones, are no arrays.
+    - `plain`: the same computation in plain JAX.
+    - `static`: the number of leading arguments that are not arrays.
     """
 
     def decorate(fast: Callable) -> Callable:

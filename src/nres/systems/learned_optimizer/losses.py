@@ -1,4 +1,4 @@
-"""How good a classifier is."""
+"""Losses of a classifier."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ LOSSES = ("cross-entropy", "capped", "accuracy")
 def mean_loss(
     apply: Callable, what: str, params: PyTree, batch: tuple[Array, Array]
 ) -> Float[Array, ""]:
-    """The mean loss on a batch of images in bytes, and their labels."""
+    """Compute the mean loss on a batch of images in bytes and their labels."""
     images, labels = batch
     pixels = images.astype(jax.tree.leaves(params)[0].dtype) / 255
     logits = apply(params, pixels)
@@ -28,5 +28,5 @@ def mean_loss(
 
 
 def cap(classes: int) -> float:
-    """What an example costs at most, where losses are capped: one and a half times guessing."""
+    """Return the largest loss of an example where losses are capped: 1.5 times that of guessing."""
     return 1.5 * math.log(classes)

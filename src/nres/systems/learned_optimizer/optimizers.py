@@ -1,4 +1,4 @@
-"""Optimizers with parameters that can be learned: a protocol, three classical ones, and an MLP."""
+"""Optimizers whose parameters can be learned: a base class, three classical ones and an MLP."""
 
 import abc
 import math
@@ -13,16 +13,16 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.system import Theta
 from nres.systems.learned_optimizer.dense import initial_weight
-from nres.systems.learned_optimizer.kernel import MEANS, ROWS, Inputs, Network, network_step
+from nres.systems.learned_optimizer.network import MEANS, ROWS, Inputs, Network, network_step
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 
 
 class LearnableOptimizer(eqx.Module):
-    """What turns gradients into steps, by parameters `theta` of its own.
+    """Base class of optimizers that have parameters `theta` of their own.
 
-    To add one, say where `theta` starts, what is remembered from step to step, and how a step is
-    made. Settings that are not learned are fields.
+    A subclass defines the initial `theta`, the accumulators that are carried from step to step,
+    and the step itself. Settings that are not learned are fields.
 
     ```python
     class SignDescent(LearnableOptimizer):
@@ -39,30 +39,30 @@ class LearnableOptimizer(eqx.Module):
 
     @abc.abstractmethod
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
-        """Parameters to start learning from."""
+        """Return the parameters to start learning from."""
 
     @abc.abstractmethod
     def init(self, params: Params) -> PyTree:
-        """What is remembered before the first step of training `params`."""
+        """Return the accumulators before the first step of training `params`."""
 
     @abc.abstractmethod
     def update(
         self, theta: Theta, grads: Params, state: PyTree, params: Params, t: Int[Array, ""]
     ) -> tuple[Params, PyTree]:
-        """One step.
+        """Make one step.
 
         **Arguments:**
 
         - `theta`: the optimizer's own parameters.
         - `grads`, `params`: of the model that is trained.
-        - `state`: what `init` or the last `update` returned.
+        - `state`: the accumulators that `init` or the last `update` returned.
         - `t`: the number of steps already made.
 
-        **Returns:** what is to be added to `params`, and the new state.
+        **Returns:** the change to add to `params`, and the new accumulators.
         """
 
     def as_optax(self, theta: Theta) -> optax.GradientTransformation:
-        """This optimizer, with these parameters, for use with optax on any model.
+        """Return this optimizer with these parameters, for use with optax on any model.
 
         ```python
         optimizer = PerParameterMLP().as_optax(theta)
@@ -78,11 +78,13 @@ class LearnableOptimizer(eqx.Module):
         def update(grads, state, params=None):
             if params is None:
                 raise ValueError(
-                    f"{type(self).__name__} looks at the parameters, too: "
+                    f"{type(self).__name__} needs the parameters: "
                     "write optimizer.update(grads, state, params)."
                 )
-            updates, memory = self.update(theta, grads, state.memory, params, state.step)
-            return updates, OptaxState(optax.safe_increment(state.step), memory)
+            updates, accumulators = self.update(
+                theta, grads, state.accumulators, params, state.step
+            )
+            return updates, OptaxState(optax.safe_increment(state.step), accumulators)
 
         return optax.GradientTransformation(init, update)
 
@@ -91,7 +93,7 @@ class OptaxState(NamedTuple):
     """The state of a learned optimizer in optax."""
 
     step: Int[Array, ""]
-    memory: Any
+    accumulators: Any
 
 
 class SGD(LearnableOptimizer):

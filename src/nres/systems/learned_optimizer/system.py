@@ -1,11 +1,12 @@
-"""The system: a model in training, whose optimizer is what is learned."""
+"""The system: a model in training, whose optimizer is learned."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import check_memory, whole_number
@@ -16,19 +17,29 @@ from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_tas
 SEQUENCES = ("fixed", "random")
 
 
-class Training(eqx.Module):
+class Training(NamedTuple):
     """A model in training."""
 
     params: Params
-    memory: PyTree
-    """Of its optimizer."""
+    accumulators: PyTree
+    """State of the model's optimizer."""
+
+
+def _with_stored_names(training: Training) -> tuple[tuple[tuple[GetAttrKey, Any], ...], None]:
+    # Checkpoints identify arrays by these names, so they stay those of the first version.
+    return tuple(zip(map(GetAttrKey, ("params", "memory")), training, strict=True)), None
+
+
+jax.tree_util.register_pytree_with_keys(
+    Training, _with_stored_names, lambda _, children: Training(*children)
+)
 
 
 class LearnedOptimizerSystem(System):
     r"""A model trained for `horizon` steps by an optimizer with parameters $\theta$.
 
     One step takes a batch, computes the gradient of the task's loss, lets the optimizer change
-    the model, and judges the *changed* model on another batch: that is $L_t$.
+    the model, and computes the outer loss of the *changed* model on another batch: that is $L_t$.
 
     ```python
     from nres.systems import learned_optimizer
@@ -40,12 +51,12 @@ class LearnedOptimizerSystem(System):
 
     **Arguments:**
 
-    - `task`: what is trained; the paper's perceptron on Fashion-MNIST by default.
+    - `task`: the model to train and its data; the paper's perceptron on Fashion-MNIST by default.
     - `optimizer`: a `LearnableOptimizer`; `PerParameterMLP()` by default.
-    - `horizon`: T, the steps a model is trained for.
+    - `horizon`: T, the number of steps that a model is trained for.
     - `sequence`: `"fixed"`: one initial model and one sequence of batches for all episodes;
         `"random"`: others in every episode.
-    - `key`: what a fixed sequence is drawn with.
+    - `key`: the random key of a fixed sequence.
 
     **Reference:** section [exp:lopt] of Li et al., NeurIPS 2023.
     """
@@ -54,9 +65,9 @@ class LearnedOptimizerSystem(System):
     optimizer: LearnableOptimizer
     horizon: int = eqx.field(static=True)
     start: Params | None
-    """The initial model, where it is fixed."""
+    """The initial model of a fixed sequence."""
     table: Int[Array, "horizon 2 batch"] | None
-    """Which examples each step sees, where that is fixed."""
+    """The examples that each step of a fixed sequence trains and evaluates on."""
 
     def __init__(
         self,
@@ -81,7 +92,7 @@ class LearnedOptimizerSystem(System):
             self.table = jnp.asarray(table)
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
-        """Where the optimizer's parameters start."""
+        """Return initial parameters of the optimizer."""
         return self.optimizer.initial_theta(key)
 
     def init(self, theta: Theta, key: Key[Array, ""]) -> Training:
@@ -89,14 +100,16 @@ class LearnedOptimizerSystem(System):
         return Training(params, self.optimizer.init(params))
 
     def step(self, state, theta, t, key):
-        train, judged_on = self._batches(t, key)
+        train, evaluated_on = self._batches(t, key)
         grads = self.task.gradient(state.params, train)
-        updates, memory = self.optimizer.update(theta, grads, state.memory, state.params, t)
+        updates, accumulators = self.optimizer.update(
+            theta, grads, state.accumulators, state.params, t
+        )
         params = optax.apply_updates(state.params, updates)
-        return Training(params, memory), self.task.judge(params, judged_on)
+        return Training(params, accumulators), self.task.outer_loss(params, evaluated_on)
 
     def _batches(self, t, key):
-        data = (self.task.train, self.task.judged_on)
+        data = (self.task.train, self.task.evaluated_on)
         if self.table is not None:
             indices = list(self.table[t])
         else:
@@ -108,11 +121,11 @@ class LearnedOptimizerSystem(System):
         return [jax.tree.map(lambda x, i=i: x[i], d) for d, i in zip(data, indices, strict=True)]
 
     def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, "horizon"]:
-        """The loss of every step of one episode: the learning curve of the model."""
+        """Compute the outer loss of every step of one episode: the learning curve of the model."""
         return _losses(self, theta, key)
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Measure progress: the mean loss of an episode, and that of its end."""
+        """Compute the mean loss of an episode, and that of its last tenth."""
         losses = self.losses(theta, key)
         return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
 

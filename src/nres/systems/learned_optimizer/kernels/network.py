@@ -1,11 +1,6 @@
-"""The work of a learned optimizer: one network applied to every parameter of a model.
-
-There are two ways to do it, which give the same numbers up to rounding: in plain JAX, and as two
-kernels for GPUs that keep what lies between the layers out of memory.
-"""
+"""`network_step` as two kernels: one measures the tensors of a model, one applies the network."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,121 +9,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.fusing import (
-    derivatives_of,
-    interpreted,
-    on_nvidia,
-    precision,
-    relu,
+from nres.systems.learned_optimizer.fusing import derivatives_of, interpreted, precision, relu
+from nres.systems.learned_optimizer.network import (
+    DECAYS,
+    MEANS,
+    ROWS,
+    Inputs,
+    Network,
+    Result,
+    parameter_change,
+    plain_step,
 )
-
-DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
-MEANS = len(DECAYS)
-ROWS = MEANS + 2
-
-
-class Network(NamedTuple):
-    """How weights lie in one vector: of each layer the matrix, input by input, then the bias."""
-
-    sizes: tuple[int, ...]
-    """Inputs, hidden layers, outputs."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers there are."""
-        return sum(n * (m + 1) for m, n in zip(self.sizes, self.sizes[1:], strict=False))
-
-    def offsets(self) -> list[tuple[int, int]]:
-        """Where each layer's matrix and bias begin."""
-        starts, at = [], 0
-        for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
-            starts.append((at, at + inputs * outputs))
-            at += (inputs + 1) * outputs
-        return starts
-
-    def layers(self, theta: Float[Array, "d"]) -> list[tuple[Array, Array]]:
-        """Matrices and biases."""
-        return [
-            (
-                theta[matrix:bias].reshape(inputs, outputs),
-                theta[bias : bias + outputs],
-            )
-            for (matrix, bias), inputs, outputs in zip(
-                self.offsets(), self.sizes, self.sizes[1:], strict=False
-            )
-        ]
-
-
-class Inputs(NamedTuple):
-    """What the network is applied to."""
-
-    time: Float[Array, "times"]
-    """The same for all parameters of the model."""
-    grad: Float[Array, "size"]
-    """Of all tensors of the model, one after the other."""
-    param: Float[Array, "size"]
-    means: Float[Array, "6 size"]
-    """Running means of the gradient, up to the last step."""
-
-
-Result = tuple[Float[Array, "size"], Float[Array, "6 size"]]
-
-
-def network_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
-) -> Result:
-    r"""How a network changes the parameters of a model.
-
-    It sees the running means of a parameter's gradient, brought up to date, then the gradient and
-    the parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$,
-    and the time; its outputs $a, b$ make the change $-0.001\, a\, e^{0.001 b}$.
-
-    **Arguments:**
-
-    - `network`: its shape; ReLU between the layers.
-    - `tensors`: the sizes of the model's tensors.
-    - `theta`: the network's weights.
-    - `inputs`: what it is applied to.
-
-    **Returns:** the change of each parameter, and the new running means.
-    """
-    if on_nvidia() and fusable(network, theta, inputs):
-        return fused_step(network, tensors, theta, inputs)
-    return plain_step(network, tensors, theta, inputs)
-
-
-def plain_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
-) -> Result:
-    """`network_step` in plain JAX: the reference."""
-    dtype = inputs.means.dtype
-    decays = jnp.asarray(DECAYS, dtype)[:, None]
-    # Subtracted before it is rounded: little is left of one minus 0.9999 in single precision.
-    rest = jnp.asarray([1 - decay for decay in DECAYS], dtype)[:, None]
-    means = decays * inputs.means + rest * inputs.grad[None]
-    rows = jnp.concatenate([means, inputs.grad[None], inputs.param[None]])
-    parts = jnp.split(rows, np.cumsum(tensors)[:-1], axis=1)
-    scaled = [x * jax.lax.rsqrt(1e-5 + jnp.mean(x**2, axis=1, keepdims=True)) for x in parts]
-    (first, bias), *others = network.layers(theta)
-    # What the time contributes to the first layer is the same for every parameter.
-    layers = [(first[:ROWS], bias + inputs.time @ first[ROWS:]), *others]
-    x = jnp.concatenate(scaled, axis=1).T
-    for i, (weight, bias) in enumerate(layers):
-        x = x @ weight + bias[None]
-        if i < len(layers) - 1:
-            x = jnp.maximum(x, 0)
-    return _change(x[:, 0], x[:, 1]), means
-
-
-def _change(direction, magnitude):
-    return -0.001 * direction * jnp.exp(0.001 * magnitude)
-
-
-def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
-    """Whether the kernels can do it: they work in single precision on blocks of powers of two."""
-    return all(array.dtype == jnp.float32 for array in (theta, *inputs)) and all(
-        16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
-    )
 
 
 @derivatives_of(plain_step, static=2)
@@ -169,14 +60,14 @@ def fused_step(
     return change, means
 
 
-# Parameters that a program of the first kernel looks at a time, and its warps.
+# Parameters that a program of the first kernel reads per iteration, and its warps.
 MEASURED, MEASURE_WARPS = 512, 4
-# The same for the second, and how often it does so: for narrow networks, and for wide ones.
+# Parameters per iteration, warps and iterations of the second: for narrow and wide networks.
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
 def _measure_kernel(table, grad, param, old, new, scales):
-    """One program for each tensor."""
+    """Update the running means and measure one tensor per program."""
     tensor = pl.program_id(0)
     start, size = table[0, tensor], table[1, tensor]
     lanes = jnp.arange(MEASURED, dtype=jnp.int32)
@@ -205,14 +96,14 @@ def _measure_kernel(table, grad, param, old, new, scales):
 def _network_kernel(
     programs, scales, theta, time, grad, param, means, change, *, network, block, precision
 ):
-    """One program for some parameters of one tensor; it keeps the weights at hand."""
+    """Apply the network to some parameters of one tensor per program, which keeps the weights."""
     tensor, start, end = (programs[i, pl.program_id(0)] for i in range(3))
     inputs, *hidden, _ = network.sizes
     (matrix, bias_at), *others, last = network.offsets()
     numbers = functools.partial(jnp.arange, dtype=jnp.int32)
 
     def rows(at, count, width, there):
-        """Rows of a matrix; zeros from the row on that is not there any more."""
+        """Load rows of a matrix, with zeros after the last that exists."""
         row, column = numbers(count)[:, None], numbers(width)[None, :]
         mask = (row < there) & (column < width)
         return triton.load(theta.at[at + row * width + column], mask=mask, other=0.0)
@@ -256,7 +147,7 @@ def _network_kernel(
             jnp.sum(x * weight[None, :], axis=1) + theta[last[1] + i]
             for i, weight in enumerate(ends)
         )
-        triton.store(change.at[at], _change(direction, magnitude), mask=inside)
+        triton.store(change.at[at], parameter_change(direction, magnitude), mask=inside)
         return carry
 
     jax.lax.fori_loop(0, pl.cdiv(end - start, block), part, None)

@@ -1,0 +1,125 @@
+"""A network that is applied to every parameter of a model: the work of a learned optimizer.
+
+There are two ways to do it, which give the same numbers up to rounding: in plain JAX, and as the
+two kernels for GPUs in `kernels.network`, which keep activations out of memory.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nres.systems.learned_optimizer.fusing import on_nvidia
+
+DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
+MEANS = len(DECAYS)
+ROWS = MEANS + 2
+
+
+class Network(NamedTuple):
+    """Shape of a network whose weights lie in one vector: each layer's matrix, then its bias."""
+
+    sizes: tuple[int, ...]
+    """Inputs, hidden layers, outputs."""
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return sum(n * (m + 1) for m, n in zip(self.sizes, self.sizes[1:], strict=False))
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """List where each layer's matrix and bias begin."""
+        starts, at = [], 0
+        for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
+            starts.append((at, at + inputs * outputs))
+            at += (inputs + 1) * outputs
+        return starts
+
+    def layers(self, theta: Float[Array, "d"]) -> list[tuple[Array, Array]]:
+        """Split a vector of weights into matrices and biases."""
+        return [
+            (
+                theta[matrix:bias].reshape(inputs, outputs),
+                theta[bias : bias + outputs],
+            )
+            for (matrix, bias), inputs, outputs in zip(
+                self.offsets(), self.sizes, self.sizes[1:], strict=False
+            )
+        ]
+
+
+class Inputs(NamedTuple):
+    """Inputs of the network, for every parameter of a model."""
+
+    time: Float[Array, "times"]
+    """Features of the step number, which all parameters share."""
+    grad: Float[Array, "size"]
+    """The gradient by all tensors of the model, concatenated."""
+    param: Float[Array, "size"]
+    means: Float[Array, "6 size"]
+    """Running means of the gradient, up to the last step."""
+
+
+Result = tuple[Float[Array, "size"], Float[Array, "6 size"]]
+
+
+def network_step(
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+) -> Result:
+    r"""Compute how a network changes the parameters of a model.
+
+    The network sees the updated running means of a parameter's gradient, the gradient and the
+    parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$, and
+    the time; its outputs $a, b$ make the change $-0.001\, a\, e^{0.001 b}$.
+
+    **Arguments:**
+
+    - `network`: its shape; ReLU between the layers.
+    - `tensors`: the sizes of the model's tensors.
+    - `theta`: the network's weights.
+    - `inputs`: what it is applied to.
+
+    **Returns:** the change of each parameter, and the new running means.
+    """
+    if on_nvidia() and fusable(network, theta, inputs):
+        from nres.systems.learned_optimizer.kernels.network import fused_step
+
+        return fused_step(network, tensors, theta, inputs)
+    return plain_step(network, tensors, theta, inputs)
+
+
+def plain_step(
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+) -> Result:
+    """`network_step` in plain JAX: the reference."""
+    dtype = inputs.means.dtype
+    decays = jnp.asarray(DECAYS, dtype)[:, None]
+    # Subtracted before it is rounded: little is left of one minus 0.9999 in single precision.
+    rest = jnp.asarray([1 - decay for decay in DECAYS], dtype)[:, None]
+    means = decays * inputs.means + rest * inputs.grad[None]
+    rows = jnp.concatenate([means, inputs.grad[None], inputs.param[None]])
+    parts = jnp.split(rows, np.cumsum(tensors)[:-1], axis=1)
+    scaled = [x * jax.lax.rsqrt(1e-5 + jnp.mean(x**2, axis=1, keepdims=True)) for x in parts]
+    (first, bias), *others = network.layers(theta)
+    # What the time contributes to the first layer is the same for every parameter.
+    layers = [(first[:ROWS], bias + inputs.time @ first[ROWS:]), *others]
+    x = jnp.concatenate(scaled, axis=1).T
+    for i, (weight, bias) in enumerate(layers):
+        x = x @ weight + bias[None]
+        if i < len(layers) - 1:
+            x = jnp.maximum(x, 0)
+    return parameter_change(x[:, 0], x[:, 1]), means
+
+
+def parameter_change(direction: Array, magnitude: Array) -> Array:
+    """Turn the two outputs of the network into the change of a parameter."""
+    return -0.001 * direction * jnp.exp(0.001 * magnitude)
+
+
+def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
+    """Tell if the kernels apply: single precision, and hidden widths that are powers of two."""
+    return all(array.dtype == jnp.float32 for array in (theta, *inputs)) and all(
+        16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
+    )
