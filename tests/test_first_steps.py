@@ -20,8 +20,8 @@ import nres
 from helpers import THETA, Wave, as_file, as_users_run, in_a_terminal, invoke
 from nres import runs
 from nres.experiments.presets import SYSTEMS
+from nres.runs.components import evaluation_steps
 from nres.runs.fingerprint import _described, fingerprint, is_same
-from nres.runs.settings import evaluation_steps
 from nres.updates import Dispatch
 from numpy_pool import NumpyPool
 
@@ -47,13 +47,13 @@ def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
 
 def test_fingerprints_of_earlier_versions_are_accepted():
     settings = runs.resolve(BOUNCER, "nres", sigma=0.1, lr=0.1, options={"horizon": 30})
-    problem = runs.build(settings)
+    components = runs.build(settings)
     recorded = [
-        fingerprint(settings, problem),
-        _described(settings, problem, str),
-        _described(settings, problem, lambda jaxpr: jaxpr.pretty_print(use_color=True)),
+        fingerprint(settings, components),
+        _described(settings, components, str),
+        _described(settings, components, lambda jaxpr: jaxpr.pretty_print(use_color=True)),
     ]
-    assert all(is_same(each, settings, problem) for each in recorded)
+    assert all(is_same(each, settings, components) for each in recorded)
     other = runs.build(dataclasses.replace(settings, options={"horizon": 31}))
     assert not any(is_same(each, settings, other) for each in recorded)
 
@@ -251,7 +251,7 @@ def test_a_warm_start_is_kept_in_the_folder(tmp_path):
     shutil.rmtree(second / "checkpoints")  # as if it was killed before its first checkpoint
     run = runs.Run.open(second)
     with as_users_run():
-        np.testing.assert_array_equal(run.problem.theta["velocity"], expected)
+        np.testing.assert_array_equal(run.components.theta["velocity"], expected)
     assert invoke("resume", second, "--quiet").exit_code == 0
     for wrong, words in (
         (tmp_path / "nowhere", "nowhere"),

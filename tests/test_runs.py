@@ -62,9 +62,13 @@ def test_a_run_reads_back_as_it_was(done):
 def test_a_run_is_what_train_does(done):
     run, result = done
     with as_users_run():
-        problem = runs.build(run.settings)
+        components = runs.build(run.settings)
         plain = nres.train(
-            problem.estimator, problem.optimizer, problem.theta, updates=20, key=problem.key
+            components.estimator,
+            components.optimizer,
+            components.theta,
+            updates=20,
+            key=components.key,
         )
     np.testing.assert_array_equal(plain.theta["velocity"], result.theta["velocity"])
 
@@ -75,7 +79,7 @@ def test_a_complete_run_can_be_extended(done, tmp_path):
         for updates in (None, 20):
             outcome = runs.execute(runs.Run.open(path), updates=updates)
             assert (outcome.result.state.update, len(outcome.result.history.update)) == (20, 0)
-        with pytest.raises(runs.RunError, match="has made 20 updates, and 3 are asked for"):
+        with pytest.raises(runs.RunError, match=r"\b20\b.*\b3\b"):
             runs.execute(runs.Run.open(path), updates=3)
         assert runs.Run.open(path).settings.updates == 20
         runs.execute(runs.Run.open(path), updates=30)
@@ -96,25 +100,25 @@ def test_checkpoints_every_so_many_updates(tmp_path):
 
 def test_folders_that_are_taken_are_left_alone(done, tmp_path):
     before = sorted(path.name for path in done[0].path.iterdir())
-    with pytest.raises(runs.RunError, match=r"holds a run already.*nres resume"):
+    with pytest.raises(runs.RunError, match=f"nres resume {done[0].path}"):
         create(done[0].path)
     assert sorted(path.name for path in done[0].path.iterdir()) == before
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(runs.RunError, match="not an empty folder"):
+    with pytest.raises(runs.RunError, match=str(tmp_path)):
         create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(runs.RunError, match="holds no run"):
+    with pytest.raises(runs.RunError, match=str(tmp_path)):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(runs.RunError, match="is not the config of a run"):
+    with pytest.raises(runs.RunError, match=r"config\.json"):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"system": "lorenz", "colour": 1}}')
-    with pytest.raises(runs.RunError, match=r"another version of nres: .*unknown \['colour'\]"):
+    with pytest.raises(runs.RunError, match="colour"):
         runs.Run.open(tmp_path)
 
 
 def test_one_process_at_a_time(done):
-    with done[0].locked(), pytest.raises(runs.RunError, match="another process is working"):
+    with done[0].locked(), pytest.raises(runs.RunError, match=str(done[0].path)):
         runs.execute(done[0])
 
 
@@ -132,7 +136,7 @@ def damage(path, name):
 def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     damage(path, "arrays")
-    with as_users_run(), pytest.raises(CheckpointError, match=r"20 is damaged.*from update 0"):
+    with as_users_run(), pytest.raises(CheckpointError, match=r"checkpoints/20\b.*\b0\b"):
         runs.execute(runs.Run.open(path), updates=30)
     assert runs.Run.open(path).settings.updates == 20
     shutil.rmtree(path / "checkpoints" / "20")
@@ -151,7 +155,7 @@ def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
         np.testing.assert_array_equal(back["x"], tree["x"])
         assert facts == {"a": 1}
         monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
-        with pytest.raises(CheckpointError, match=r"the checksum of \['n'\] is wrong.*no earlier"):
+        with pytest.raises(CheckpointError, match=r"\['n'\]"):
             checkpoints.restore(1, tree)
 
 
@@ -199,10 +203,10 @@ class Mine(NumpyPool):
     with as_users_run():
         run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
         runs.execute(run)
-        assert runs.Run.open(run.path).problem
+        assert runs.Run.open(run.path).components
         file.write_text(source + "# changed")
-        with pytest.raises(runs.RunError, match="has changed since"):
-            _ = runs.Run.open(run.path).problem
+        with pytest.raises(runs.RunError, match=r"mine\.py:Mine"):
+            _ = runs.Run.open(run.path).components
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path):
@@ -213,9 +217,9 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
         manager.save(3, args=ocp.args.Composite(state=arrays))
         manager.save(4, args=ocp.args.Composite(facts=ocp.args.JsonSave({"mine": 1})))
     with Checkpoints(tmp_path / "c") as checkpoints:
-        with pytest.raises(CheckpointError, match="damaged"):
+        with pytest.raises(CheckpointError, match="c/3"):
             checkpoints.restore(3, {"x": np.zeros(2)})
-        with pytest.raises(CheckpointError, match="was not written by nres"):
+        with pytest.raises(CheckpointError, match="c/4"):
             checkpoints.restore(4, {"x": np.zeros(2)})
 
 
@@ -234,9 +238,9 @@ def test_checkpoints_of_any_tree(tmp_path):
         checkpoints.wait()
         assert checkpoints.updates() == [2, 3]
         back, _ = checkpoints.restore(3, jax.eval_shape(lambda: tree) | {"host": tree["host"]})
-        with pytest.raises(CheckpointError, match=r"\['half'\] is bfloat16\[2\] there"):
+        with pytest.raises(CheckpointError, match=r"\['half'\]"):
             checkpoints.restore(3, tree | {"half": jnp.ones(2)})
-        with pytest.raises(CheckpointError, match=r"it holds 5 arrays, 6 are"):
+        with pytest.raises(CheckpointError, match=r"\b5\b.*\b6\b"):
             checkpoints.restore(3, tree | {"zzz": jnp.ones(2)})
     assert isinstance(back["host"], np.ndarray)
     np.testing.assert_array_equal(jax.random.bits(back["other"]), jax.random.bits(tree["other"]))
@@ -255,15 +259,15 @@ def test_a_changed_system_is_not_continued(tmp_path):
         settings = runs.resolve(f"{file}:Bouncer", "nres", **SETTINGS)
         run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
         file.write_text(source.replace("9.8", "1.6"))
-        with pytest.raises(runs.RunError, match=r"mine.py:Bouncer has changed since"):
+        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
         file.write_text("# only a remark\n" + source)
-        assert runs.Run.open(run.path).problem
+        assert runs.Run.open(run.path).components
         bigger = source.replace(
             "jnp.array([1.0, 4.0])}", "jnp.array([1.0, 4.0]), 'b': jnp.ones(1)}"
         )
         file.write_text(bigger)
-        with pytest.raises(runs.RunError, match="has changed since"):
+        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
 
 
@@ -325,7 +329,7 @@ def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
     rewind_metrics(path, 1, None)
     assert read_lines(path) == good[:2]
     path.write_text('{"update"\n' + text)
-    with pytest.raises(MetricsError, match="line 1, is not JSON"):
+    with pytest.raises(MetricsError, match=r"metrics\.jsonl, line 1"):
         read_lines(path)
 
 
@@ -347,8 +351,8 @@ def test_settings_are_filled_from_the_paper():
     assert runs.resolve("lorenz", "fulles").window is None
     for method in runs.METHODS:
         with as_users_run():
-            problem = runs.build(runs.resolve("lorenz", method))
-        assert type(problem.estimator).__name__.lower() == method
+            components = runs.build(runs.resolve("lorenz", method))
+        assert type(components.estimator).__name__.lower() == method
     again = runs.Settings.from_json(json.loads(json.dumps(settings.to_json())))
     assert again == settings
 
@@ -356,23 +360,23 @@ def test_settings_are_filled_from_the_paper():
 @pytest.mark.parametrize(
     ("system", "method", "given", "words"),
     [
-        ("lorens", "nres", {}, "Did you mean lorenz?"),
-        ("lorenz", "nrs", {}, "Did you mean nres?"),
-        ("lorenz", "nres", {"optimizer": "sdg"}, "Did you mean sgd?"),
-        ("lorenz", "bptt", {"sigma": 0.1}, "bptt has no sigma; it takes workers"),
-        ("lorenz", "nres", {"lr": "fast"}, "lr: 'fast' is neither a number"),
-        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "must be positive and increase"),
-        ("lorenz", "nres", {"lr": "-1"}, "must be positive"),
-        ("lorenz", "nres", {"updates": 0}, "updates must be at least 1"),
-        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds must be positive"),
-        ("lorenz", "nres", {"window": 3000}, "at most the horizon"),
-        ("lorenz", "nres", {"options": {"size": 3}}, "cannot be made from .*size=3"),
-        (BOUNCER, "nres", {}, "no preset for nres on .*: give --lr and --sigma"),
-        (BOUNCER + "x", "nres", {}, "Did you mean Bouncer?"),
-        ("nowhere.py:X", "nres", {}, "there is no file"),
-        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "neither an nres.System nor"),
-        ("no_such_module:X", "nres", {}, "cannot be imported"),
-        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "does not say where to start"),
+        ("lorens", "nres", {}, "lorens.*lorenz"),
+        ("lorenz", "nrs", {}, "nrs.*nres"),
+        ("lorenz", "nres", {"optimizer": "sdg"}, "sdg.*sgd"),
+        ("lorenz", "bptt", {"sigma": 0.1}, "bptt.*sigma.*workers"),
+        ("lorenz", "nres", {"lr": "fast"}, "lr.*'fast'"),
+        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "lr.*'1,5:2,5:3'"),
+        ("lorenz", "nres", {"lr": "-1"}, "lr.*'-1'"),
+        ("lorenz", "nres", {"updates": 0}, "updates.*1"),
+        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds"),
+        ("lorenz", "nres", {"window": 3000}, "window.*horizon"),
+        ("lorenz", "nres", {"options": {"size": 3}}, "lorenz.*size=3"),
+        (BOUNCER, "nres", {}, "nres.*Bouncer.*--lr.*--sigma"),
+        (BOUNCER + "x", "nres", {}, "Bouncerx.*Bouncer"),
+        ("nowhere.py:X", "nres", {}, "nowhere.py"),
+        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "json:JSONDecoder.*nres.System"),
+        ("no_such_module:X", "nres", {}, "no_such_module"),
+        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "helpers:Wave.*initial_theta"),
     ],
 )
 def test_what_does_not_make_a_run(system, method, given, words):

@@ -150,10 +150,10 @@ def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
     given = {name: SETTINGS[name] for name in ("sigma", "lr", "updates", "eval_every", "options")}
     settings = runs.resolve("bouncing_module:Bouncer", "nres", **given)
     runs.Run.create(tmp_path / "run", settings, runs.build(settings))
-    assert runs.Run.open(tmp_path / "run").problem
+    assert runs.Run.open(tmp_path / "run").components
     monkeypatch.chdir(tmp_path / "theirs")
     with pytest.raises(runs.RunError, match="theirs"):
-        _ = runs.Run.open(tmp_path / "run").problem
+        _ = runs.Run.open(tmp_path / "run").components
 
 
 def test_a_policy_is_no_code(tmp_path):

@@ -17,15 +17,15 @@ from rich.table import Table
 
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
-from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
+from nres.cli.options import Quiet, Seed, System, expand, system_options
 from nres.estimators.values import Steps
 from nres.experiments.presets import SYSTEMS
 from nres.experiments.variance import advice_figure, along, periods_figure
 from nres.files import write_json
 from nres.pools.jax import JaxPool, as_pool
-from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
+from nres.runs import Components, Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
-from nres.runs.settings import Problem, full_name
+from nres.runs.names import full_name
 from nres.runs.trust import remember
 from nres.system import Theta
 from nres.variance import Row
@@ -43,8 +43,10 @@ Samples = Annotated[
 
 
 @explained
+@expand(options=system_options)
 def variance(
     system: System,
+    options: dict[str, Any],
     periods: Annotated[
         str | None, typer.Option(help="K, with commas between; by default up to the horizon.")
     ] = None,
@@ -57,9 +59,6 @@ def variance(
     samples: Samples = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for table and figure.")] = None,
-    policy: PolicyOption = None,
-    data_dir: DataDir = None,
-    options: Options = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure the total variance of gradient estimates against the noise-sharing period.
@@ -70,13 +69,13 @@ def variance(
     Example: nres variance lorenz --periods 100,200,500,2000 --checkpoints runs/first
     """
     console = Console()
-    given = parse_options(options, policy=policy, data_dir=data_dir)
-    run, problem, settings = _problem(system, checkpoints, seed, given, sigma, window)
-    pool = as_pool(problem.system)
+    given = system_options(**options)
+    run, components, settings = _measured(system, checkpoints, seed, given, sigma, window)
+    pool = as_pool(components.system)
     w = window or settings.window or max(1, pool.horizon // 10)
     chosen = _integers("--periods", periods) if periods else _quadrupling(w, pool.horizon)
     scale = sigma if sigma is not None else _first(settings.sigma)
-    trajectory: dict[int, Theta] = {0: problem.theta} if run is None else run.trajectory()
+    trajectory: dict[int, Theta] = {0: components.theta} if run is None else run.trajectory()
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or (SAMPLES if isinstance(pool, JaxPool) else HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
@@ -116,8 +115,10 @@ def variance(
 
 
 @explained
+@expand(options=system_options)
 def advise(
     system: System,
+    options: dict[str, Any],
     total_steps: Annotated[float, typer.Option(help="Unroll steps of the training in all.")] = 1e8,
     sequential_steps: Annotated[
         float, typer.Option(help="Unroll steps of the training one after another.")
@@ -129,9 +130,6 @@ def advise(
     samples: Samples = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for figure and numbers.")] = None,
-    policy: PolicyOption = None,
-    data_dir: DataDir = None,
-    options: Options = None,
     quiet: Quiet = False,
 ) -> None:
     """Recommend method, window, workers and sigma for a budget, from a pilot sweep.
@@ -139,11 +137,11 @@ def advise(
     Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
     """
     console = Console()
-    given = parse_options(options, policy=policy, data_dir=data_dir)
+    given = system_options(**options)
     # A sigma and a window are needed to make an estimator; here it does not matter which.
-    opened, problem, settings = _problem(system, run, seed, given, 1.0, 1)
-    pool = as_pool(problem.system)
-    theta = problem.theta if opened is None else opened.theta()
+    opened, components, settings = _measured(system, run, seed, given, 1.0, 1)
+    pool = as_pool(components.system)
+    theta = components.theta if opened is None else opened.theta()
     many = samples or (1024 if isinstance(pool, JaxPool) else HOST_SAMPLES)
     for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
         if not 1 <= value < 1e18:
@@ -193,14 +191,14 @@ def advise(
     say(f"Figure: {folder / 'advice.png'}", console)
 
 
-def _problem(
+def _measured(
     system: str,
     run: Path | None,
     seed: int,
     options: dict[str, Any],
     sigma: float | None,
     window: int | None,
-) -> tuple[Run | None, Problem, Settings]:
+) -> tuple[Run | None, Components, Settings]:
     """A run if one is given, and what is to be measured."""
     if run is not None:
         opened, named = Run.open(run), full_name(system)
@@ -212,7 +210,7 @@ def _problem(
             raise SettingsError("the options of the system are those of the run: leave them out.")
         if opened.settings.sigma is None and sigma is None:
             raise SettingsError(f"{opened.settings.method} has no sigma: give --sigma.")
-        return opened, opened.problem, opened.settings
+        return opened, opened.components, opened.settings
     settings = resolve(
         system,
         "nres",

@@ -109,7 +109,7 @@ def _learned(work: Work) -> Findings:
     records = [record for record in read_records(kept) if record.settings == settings]
     if not records or not file.exists():
         run = work.finished(work.folder / "runs" / "nres", settings)
-        system = run.problem.system
+        system = run.components.system
         assert isinstance(system, LearnedOptimizerSystem)
         write_optimizer(run, system, file)
         records = [Record.of("NRES", run)]

@@ -116,8 +116,8 @@ def _along_pes(
         keep_every=study.keep_every,
         options=options,
     )
-    problem = build(settings)
-    horizon = as_pool(problem.system).horizon
+    components = build(settings)
+    horizon = as_pool(components.system).horizon
     periods = [k for k in study.periods if k < horizon] if not with_fulles else []
     wanted: dict[str, Any] = {
         "windows": [study.window, horizon] if with_fulles else [study.window],
@@ -149,7 +149,7 @@ def _along_pes(
         trajectory = {u: theta for u, theta in run.trajectory().items() if u}
     key = jax.random.key(seed)
     rows = variance.along(
-        problem.system, trajectory, key, known, _keeper(work, file, about), **wanted
+        components.system, trajectory, key, known, _keeper(work, file, about), **wanted
     )
     facts = {"seconds": about["seconds"], "device": about["device"], "versions": about["versions"]}
     return study, horizon, rows, facts

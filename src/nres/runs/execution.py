@@ -15,10 +15,12 @@ from nres.checks import whole_number
 from nres.estimators.base import blank_state
 from nres.estimators.values import Steps
 from nres.pools.base import Pool
+from nres.runs.components import Components
+from nres.runs.defaults import EVALUATIONS
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
-from nres.runs.settings import EVALUATIONS, Problem, Settings
+from nres.runs.settings import Settings
 from nres.system import Theta
 from nres.training import Progress, Reporter, TrainResult, TrainState, train
 
@@ -47,7 +49,7 @@ class Outcome:
 def execute(
     run: Run,
     *,
-    problem: Problem | None = None,
+    components: Components | None = None,
     settings: Settings | None = None,
     updates: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
@@ -71,7 +73,7 @@ def execute(
     **Arguments:**
 
     - `run`: a run, created or opened.
-    - `problem`: the problem that its settings describe, if it was built already.
+    - `components`: the components that its settings describe, if they were built already.
     - `settings`: settings that replace those of the run: the same on other devices or actors.
     - `updates`: the number of updates to make in all, if not as many as were planned.
     - `callback`: called as that of `nres.train`.
@@ -80,19 +82,19 @@ def execute(
     - `fresh_episodes`: whether to keep parameters and optimizer, and begin new episodes; for
         simulators whose states cannot be saved.
     """
-    moved = settings is not None and settings != run.settings
+    relocated = settings is not None and settings != run.settings
     settings = settings or run.settings
-    if problem is None:
-        problem = run.spread()
+    if components is None:
+        components = run.build(settings)
     last = settings.updates if updates is None else whole_number("updates", updates)
     folder = run.path / "checkpoints"
     with (
-        _closing(problem.estimator.pool),
+        _closing(components.estimator.pool),
         run.locked(),
         Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
     ):
         multihost.check_same(settings.to_json() | {"updates": last})
-        theta, state = problem.theta, None
+        theta, state = components.theta, None
         facts: dict[str, Any] = {}
         saved = checkpoints.updates()
         made = saved[-1] if saved else 0
@@ -105,8 +107,10 @@ def execute(
         if saved and budget is not None and checkpoints.facts(made)["seconds"] >= budget:
             last = made
         if saved:
-            theta, state, facts = _continued(run, problem, checkpoints, made, fresh_episodes, last)
-        if moved or last != run.settings.updates:
+            theta, state, facts = _continued(
+                run, components, checkpoints, made, fresh_episodes, last
+            )
+        if relocated or last != run.settings.updates:
             planned = last if budget is None else settings.updates
             run = run.changed(**settings.to_json() | {"updates": planned})
         metrics: MetricsWriter | None = None
@@ -118,8 +122,8 @@ def execute(
             remark = {"fresh_episodes": 1} if saved and fresh_episodes else facts.get("remark")
             pending = facts.get("pending")
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
-            measure = problem.measure
-        keeper = Keeper(run, checkpoints, metrics, problem.estimator)
+            measure = components.measure
+        keeper = Keeper(run, checkpoints, metrics, components.estimator)
         with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
@@ -134,11 +138,11 @@ def execute(
 
             with _together(run):
                 result = train(
-                    problem.estimator,
-                    problem.optimizer,
+                    components.estimator,
+                    components.optimizer,
                     theta,
                     updates=last - made,
-                    key=problem.key,
+                    key=components.key,
                     eval_fn=measure if settings.budget_seconds is None and last > made else None,
                     eval_every=settings.eval_every,
                     callback=report,
@@ -160,16 +164,16 @@ def execute(
 
 def _continued(
     run: Run,
-    problem: Problem,
+    components: Components,
     checkpoints: Checkpoints,
     made: int,
     fresh_episodes: bool,
     last: int,
 ) -> tuple[Theta, TrainState | None, dict[str, Any]]:
     """The parameters, state and facts of the newest checkpoint."""
-    estimator = problem.estimator
+    estimator = components.estimator
     if not fresh_episodes and estimator.pool.can_fork:
-        tree, facts = checkpoints.restore(made, checkpoint_template(run.problem))
+        tree, facts = checkpoints.restore(made, checkpoint_template(run.settings, components))
         carried = tree["estimator"]
     elif not fresh_episodes and last > made:
         raise RunError(
@@ -178,12 +182,12 @@ def _continued(
             "parameters and the optimizer and begin new episodes."
         )
     else:
-        like = {"theta": problem.theta}
-        like["optimizer"] = jax.eval_shape(problem.optimizer.init, problem.theta)
+        like = {"theta": components.theta}
+        like["optimizer"] = jax.eval_shape(components.optimizer.init, components.theta)
         tree, facts = checkpoints.restore(made, like, partial=True)
         # Another key: the noise of these episodes must not be that of the first ones. A run that
         # is complete needs no workers at their starting points.
-        key = jax.random.fold_in(problem.key, made)
+        key = jax.random.fold_in(components.key, made)
         if last > made:
             carried = estimator.init(tree["theta"], key, update=made)
         else:

@@ -26,10 +26,12 @@ from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import blank_state
 from nres.files import create_json, read_plain, write_json
 from nres.pools.jax import JaxPool
+from nres.runs.components import Components, build, make_estimator
 from nres.runs.fingerprint import fingerprint, is_same
 from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
-from nres.runs.settings import Problem, Settings, build
+from nres.runs.placement import unplaced
+from nres.runs.settings import Settings
 from nres.runs.trust import foreign_code, is_remembered, remember
 from nres.system import Theta
 from nres.weights import Archive, load_theta, named_arrays, save_theta
@@ -65,15 +67,15 @@ class Run:
     """If true, the code that the config names is run, wherever the folder comes from."""
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
-        """A new folder with `config.json`. Nothing that exists is touched.
+    def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
+        """Create a new folder with `config.json`. Nothing that exists is touched.
 
         Of several processes that try to create a run in one folder, one succeeds. Of several
         that compute the run together the first has the folder.
         """
         path = Path(path)
         remember(settings.system, settings.options)
-        trace = fingerprint(settings, problem)
+        trace = fingerprint(settings, components)
         multihost.check_same(settings.to_json() | {"the code of the system": trace})
         if not multihost.is_primary():
             return cls(path, multihost.from_primary(None))
@@ -98,8 +100,8 @@ class Run:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if settings.start_from is not None:
-                config["start"] = _start_name(problem.theta)
-                save_theta(path / config["start"], problem.theta)
+                config["start"] = _start_name(components.theta)
+                save_theta(path / config["start"], components.theta)
             create_json(path / "config.json", config)
         except FileExistsError:
             raise taken from None
@@ -109,7 +111,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, *, trust_code: bool = False) -> "Run":
-        """The run in a folder. Nothing of it is executed before `problem` is asked for.
+        """Open the run in a folder. No code that it names is executed before `components`.
 
         **Arguments:**
 
@@ -146,25 +148,28 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """All entries of `metrics.jsonl`, as one array a column."""
+        """All entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
     @cached_property
-    def problem(self) -> Problem:
+    def components(self) -> Components:
         """System, estimator and optimizer, built on one device of this machine.
 
         Refused if they are not what they were, or if that would run code that nobody trusts.
         """
-        return self.build(dataclasses.replace(self.settings, devices=None, ray=None))
+        return self._build(unplaced(self.settings))
 
-    def spread(self) -> Problem:
-        """The same, to go on with: on all the devices or actors that the run is to use."""
-        settings = self.settings
-        alone = settings.devices is None and settings.ray is None
-        return self.problem if alone else self.build(settings)
+    def build(self, settings: Settings | None = None) -> Components:
+        """Build the components of this run where its workers are to live.
 
-    def build(self, settings: Settings) -> Problem:
-        """Build the problem of this run from settings that place it elsewhere."""
+        **Arguments:**
+
+        - `settings`: settings that place the run elsewhere; by default its own.
+        """
+        settings = settings or self.settings
+        return self.components if settings == unplaced(self.settings) else self._build(settings)
+
+    def _build(self, settings: Settings) -> Components:
         for code in foreign_code(settings.system, settings.options):
             if not self.trusted and not is_remembered(code):
                 raise RunError(
@@ -172,23 +177,24 @@ class Run:
                     f"in {code}, which you have not named on this machine yet. If you trust that "
                     "code, add --trust-code, or trust_code=True in Python."
                 )
-        problem = self._with_start(build(settings))
-        if not is_same(self.config.get("fingerprint"), settings, problem):
+        components = self._with_start(build(settings))
+        if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(
                 f"{settings.system} has changed since {self.path} was begun, so the run cannot be "
                 "continued. Undo the change, or begin a new run from its parameters: "
                 f"nres train ... --from {self.path}"
             )
-        return problem
+        return components
 
-    def _with_start(self, problem: Problem) -> Problem:
-        """The problem with the parameters that the run was told to begin with, if any."""
+    def _with_start(self, components: Components) -> Components:
+        """Return the components with the parameters that the run was told to begin with, if any."""
         name = self.config.get("start")
         if name is None:
-            return problem
+            return components
         if not isinstance(name, str) or Path(name).name != name:
             raise RunError(f"{self.path / 'config.json'}: start must be the name of a file.")
-        return dataclasses.replace(problem, theta=shared_theta(self.path / name, problem.theta))
+        theta = shared_theta(self.path / name, components.theta)
+        return dataclasses.replace(components, theta=theta)
 
     def theta(self, *, best: bool = False) -> Theta:
         """The parameters in the newest checkpoint, or those of the best evaluation."""
@@ -206,7 +212,7 @@ class Run:
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no best parameters: it was never evaluated.")
         with Archive(self.path / BEST, follow=False) as archive:
-            return int(archive.read("update", 8)), archive.theta(self.problem.theta)
+            return int(archive.read("update", 8)), archive.theta(self.components.theta)
 
     def trajectory(self) -> dict[int, Theta]:
         """Parameters along the way, by updates made: of all checkpoints that were to be kept.
@@ -219,7 +225,7 @@ class Run:
         )
 
     def _thetas(self, choose: Callable[[list[int]], list[int]]) -> list[tuple[int, Theta]]:
-        like, folder = self.problem.theta, self.path / "checkpoints"
+        like, folder = self.components.theta, self.path / "checkpoints"
         for attempt in range(ATTEMPTS):
             updates: list[int] = []
             try:
@@ -272,14 +278,17 @@ class Run:
             lock.release()
 
 
-def checkpoint_template(problem: Problem) -> dict[str, Any]:
-    """What a checkpoint of the problem looks like, without unrolling anything."""
-    estimator, theta = problem.estimator, problem.theta
+def checkpoint_template(settings: Settings, components: Components) -> dict[str, Any]:
+    """Describe a checkpoint of a run by shapes, without unrolling anything.
+
+    It is the same wherever the workers live, so an estimator on one device tells.
+    """
+    estimator, theta = make_estimator(settings, components.system), components.theta
     if isinstance(estimator.pool, JaxPool):
-        state = jax.eval_shape(estimator.init, theta, problem.key)
+        state = jax.eval_shape(estimator.init, theta, components.key)
     else:  # only the simulator knows what its states look like
-        state = blank_state(estimator, theta, problem.key)
-    optimizer = jax.eval_shape(problem.optimizer.init, theta)
+        state = blank_state(estimator, theta, components.key)
+    optimizer = jax.eval_shape(components.optimizer.init, theta)
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
 

@@ -1,8 +1,7 @@
-"""Where a run's workers are: on one device, on several, or in the actors of a Ray cluster."""
+"""Where a run's workers live: on one device, on several, or in the actors of a Ray cluster."""
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,49 +12,99 @@ from nres.pools.jax import JaxPool
 from nres.pools.mujoco import MujocoPool
 from nres.pools.ray import RayPool, connect
 from nres.pools.ray.cluster import require_ray
+from nres.runs.methods import METHODS
 from nres.runs.names import SettingsError, load_system
+from nres.runs.settings import Settings
 from nres.system import System
 
-if TYPE_CHECKING:
-    from nres.runs.settings import Settings
 
-
-def check_places(settings: "Settings") -> None:
-    """Refuse what contradicts itself about where to run."""
+def check_placement(settings: Settings) -> None:
+    """Refuse settings that contradict each other about where to run."""
     if settings.ray is None and (settings.actors is not None or settings.allow_stale):
         raise SettingsError("--actors and --allow-stale need --ray local, auto or HOST:PORT.")
-    if settings.actors is not None and settings.actors < 1:
-        raise SettingsError(f"actors must be at least 1, got {settings.actors}.")
     if settings.ray is not None and (settings.devices is not None or multihost.is_multihost()):
         raise SettingsError(
             "workers are shared among --devices (of several hosts, too) or among the actors of "
             "--ray, not among both."
         )
+    if settings.ray is not None and "sigma" not in METHODS[settings.method].accepts:
+        raise SettingsError(
+            f"{settings.method} differentiates the system, which actors do not: --ray is for "
+            "evolution strategies, for example --method nres."
+        )
 
 
-def moved(
-    settings: "Settings",
-    devices: int | None,
-    ray: str | None,
-    actors: int | None,
-    allow_stale: bool,
-) -> "Settings":
-    """The same run in another place, if one is said."""
-    given: dict[str, Any] = {"devices": devices, "ray": ray, "actors": actors}
-    given["allow_stale"] = allow_stale
-    if ray is None and devices is None:  # where it was
-        given |= {"devices": settings.devices, "ray": settings.ray}
-        given["actors"] = settings.actors if actors is None else actors
-        given["allow_stale"] = settings.allow_stale or allow_stale
-    elif ray == "none":
-        given["ray"] = None
-    changed = dataclasses.replace(settings, **given)
-    check_places(changed)
+def place(settings: Settings, system: System | Pool) -> System | Pool:
+    """Bring a system to where its workers are to live; where it is, if nothing is said.
+
+    **Arguments:**
+
+    - `settings`: the settings of the run, whose `devices`, `ray`, `actors` and `allow_stale` say
+        where.
+    - `system`: what is unrolled.
+    """
+    if settings.devices is not None:
+        return _on_devices(settings.system, system, settings.devices)
+    if settings.ray is not None:
+        return _on_ray(settings, system)
+    return system
+
+
+def unplaced(settings: Settings) -> Settings:
+    """Return the settings of the same run on one device of this process."""
+    return dataclasses.replace(settings, devices=None, ray=None, actors=None, allow_stale=False)
+
+
+def relocated(
+    settings: Settings,
+    *,
+    devices: str | int | None = None,
+    ray: str | None = None,
+    actors: int | None = None,
+    allow_stale: bool = False,
+) -> Settings:
+    """Return the settings of the same run elsewhere; where it was, if no place is given.
+
+    **Arguments:**
+
+    - `settings`: the settings of the run.
+    - `devices`, `ray`, `actors`, `allow_stale`: as in `Settings`; `ray="none"` brings a run back
+        from a cluster.
+    """
+    count = device_count(devices)
+    if ray is None and count is None:  # the same place, perhaps with other actors
+        actors = settings.actors if actors is None else actors
+        allow_stale = settings.allow_stale or allow_stale
+        changed = dataclasses.replace(settings, actors=actors, allow_stale=allow_stale)
+    else:
+        changed = dataclasses.replace(
+            settings,
+            devices=count,
+            ray=None if ray == "none" else ray,
+            actors=actors,
+            allow_stale=allow_stale,
+        )
+    check_placement(changed)
     return changed
 
 
-def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
-    """The system on so many devices, those of all processes if there are several."""
+def device_count(devices: str | int | None) -> int | None:
+    """Return a number of devices, for `"all"` as many as there are.
+
+    Several hosts always share all of theirs.
+    """
+    if devices == "all" or (devices is None and multihost.is_multihost()):
+        return jax.device_count()
+    if not isinstance(devices, str):
+        return devices
+    try:
+        return int(devices)
+    except ValueError:
+        raise SettingsError(f"--devices takes a number, or all; got {devices!r:.60}.") from None
+
+
+def _on_devices(name: str, system: System | Pool, count: int) -> JaxPool:
+    """Bring a system to so many devices, those of all processes if there are several."""
     there = jax.devices()
     if not isinstance(system, System):
         raise SettingsError(
@@ -74,8 +123,8 @@ def on_devices(system: System | Pool, name: str, count: int) -> JaxPool:
     return JaxPool(system, mesh=jax.make_mesh((count,), ("workers",), devices=there[:count]))
 
 
-def on_ray(system: System | Pool, settings: "Settings") -> RayPool:
-    """The system in the actors of a Ray cluster."""
+def _on_ray(settings: Settings, system: System | Pool) -> RayPool:
+    """Make the system in each of the actors of a Ray cluster."""
     assert settings.ray is not None
     options = settings.options
     if settings.system in SYSTEMS and isinstance(system, MujocoPool):

@@ -1,0 +1,117 @@
+"""`build`: make the system, the estimator and the optimizer that settings describe."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from nres.estimators import Estimator
+from nres.evaluation import evaluate
+from nres.pools.base import Pool
+from nres.runs.methods import METHODS, OPTIMIZERS
+from nres.runs.names import SettingsError, described, load_system
+from nres.runs.placement import check_placement, place
+from nres.runs.settings import Settings
+from nres.schedule import Piecewise
+from nres.system import System, Theta
+
+# The key of all evaluations: the same for all runs, so that they can be compared.
+EVAL_KEY = 2023
+# The number of episodes in an evaluation, where a system has no metrics of its own.
+EPISODES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Components:
+    """The components of a run: what `nres.train` needs, built from settings.
+
+    ```python
+    components = nres.runs.build(nres.runs.resolve("lorenz", "nres"))
+    estimator, optimizer, theta = components.estimator, components.optimizer, components.theta
+    nres.train(estimator, optimizer, theta, updates=10, key=components.key)
+    ```
+    """
+
+    system: System | Pool
+    estimator: Estimator
+    optimizer: optax.GradientTransformation
+    theta: Theta
+    """The initial parameters."""
+    key: jax.Array
+    measure: Callable[[Theta], dict[str, Any]]
+    """Evaluates parameters; the first number is the one to compare, and less is better."""
+
+
+def build(settings: Settings) -> Components:
+    """Make the components that settings describe; nothing is compiled or unrolled yet.
+
+    ```python
+    components = nres.runs.build(nres.runs.resolve("lorenz", "nres", updates=500))
+    ```
+    """
+    check_placement(settings)
+    system = load_system(settings.system, settings.options)
+    estimator = make_estimator(settings, system)
+    start, key = jax.random.split(jax.random.key(settings.seed))
+    if settings.start_seed is not None:
+        start, _ = jax.random.split(jax.random.key(settings.start_seed))
+    if not hasattr(system, "initial_theta"):
+        raise SettingsError(
+            f"{settings.system} does not say where to start: give it a method "
+            "`initial_theta(self, key)` that returns the parameters to begin with."
+        )
+    try:
+        theta = estimator.check(system.initial_theta(start))
+    except MemoryError:
+        raise
+    except Exception as error:  # of the user's code, which is run here for the first time
+        raise SettingsError(f"{settings.system}: {described(error, settings.system)}") from error
+    optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
+    # Last, when all else has been checked: actors take seconds to start.
+    pool = place(settings, system)
+    if pool is not system:
+        try:
+            estimator = make_estimator(settings, pool)
+        except SettingsError:
+            if hasattr(pool, "close"):
+                pool.close()
+            raise
+
+    def measure(theta: Theta) -> dict[str, Any]:
+        key = jax.random.key(EVAL_KEY)
+        if hasattr(system, "metrics"):
+            return system.metrics(theta, key)
+        return {"loss": evaluate(system, theta, key, episodes=EPISODES).loss}
+
+    return Components(system, estimator, optimizer, theta, key, measure)
+
+
+def make_estimator(settings: Settings, pool: System | Pool) -> Estimator:
+    """Make the estimator that settings describe, for a system or a pool.
+
+    **Arguments:**
+
+    - `settings`: the settings of the run, of which the method accepts some.
+    - `pool`: what is unrolled, where it is unrolled.
+    """
+    info = METHODS[settings.method]
+    arguments: dict[str, Any] = {name: getattr(settings, name) for name in info.accepts}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if "sigma" in arguments:
+        arguments["sigma"] = _number(arguments["sigma"])
+    try:
+        return info.estimator(pool, **arguments)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
+
+
+def evaluation_steps(system: Any) -> int:
+    """Return the number of unroll steps that one evaluation takes, as far as is known."""
+    return int(getattr(system, "metrics_steps", EPISODES * system.horizon))
+
+
+def _number(text: str) -> float | Piecewise:
+    schedule = Piecewise.parse(text)
+    return schedule if schedule.changes else schedule.first
