@@ -183,7 +183,7 @@ def _ratio(value: float, reference: float) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    """As JSON has it, which knows no infinity: null is never."""
+    """Return a number for JSON, which knows no infinity: null means never."""
     return value if math.isfinite(value) else None
 
 

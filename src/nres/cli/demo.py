@@ -25,7 +25,9 @@ from nres.training import TrainResult, train
 
 @explained
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("."),
+    out: Annotated[
+        Path, typer.Option(help="Write the figure and the numbers to this folder.")
+    ] = Path("."),
     seed: Seed = 0,
 ) -> None:
     """Fit a chaotic system with each of the nine methods; print a table and draw a figure.

@@ -16,7 +16,7 @@ from nres.systems.learned_optimizer import LearnedOptimizerSystem
 @explained
 def export(
     run: RunFolder,
-    out: Annotated[Path | None, typer.Option(help="The .npz file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write this .npz file.")] = None,
     best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:

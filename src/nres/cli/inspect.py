@@ -87,7 +87,7 @@ def show(run: RunFolder) -> None:
 def evaluate(
     run: RunFolder,
     episodes: Annotated[
-        int, typer.Option(help="The number of episodes.", min=1, max=LARGEST)
+        int, typer.Option(help="Average over N episodes.", min=1, max=LARGEST)
     ] = 100,
     seed: Seed = 0,
     best: Best = False,
@@ -111,7 +111,7 @@ def evaluate(
 @explained
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    out: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write this picture.")] = None,
 ) -> None:
     """Draw one or several runs: into the run's folder, or to a file.
 

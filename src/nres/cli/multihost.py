@@ -156,7 +156,7 @@ def _deadline(seconds: int, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_greeting() -> Iterator[None]:
-    """What connects CPUs says so on standard output, from C++."""
+    """Hide the greeting that the library which connects CPUs prints to standard output."""
     before = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

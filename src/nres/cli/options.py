@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from nres.runs import SettingsError
+from nres.runs.declarations import SEEDS
 from nres.runs.settings import DECLARATIONS, default_of, type_of
 
 SYSTEM = "System"
@@ -22,7 +23,7 @@ Method = Annotated[
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Seed = Annotated[
-    int, typer.Option(help=DECLARATIONS["seed"].help, min=-(2**63), max=2**63 - 1, metavar="SEED")
+    int, typer.Option(help=DECLARATIONS["seed"].help, min=SEEDS[0], max=SEEDS[1], metavar="SEED")
 ]
 TrustCode = Annotated[
     bool,

@@ -17,10 +17,11 @@ from nres.runs import Run, RunError, SettingsError
 def render(
     run: RunFolder,
     out: Annotated[
-        Path | None, typer.Option(help="A .gif for an animation, a .png for a strip of frames.")
+        Path | None,
+        typer.Option(help="Write this .gif with an animation, or .png with a strip of frames."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="How many steps to show.", min=1)] = 400,
-    every: Annotated[int, typer.Option(help="Steps from frame to frame.", min=1)] = 4,
+    steps: Annotated[int, typer.Option(help="Show N steps.", min=1)] = 400,
+    every: Annotated[int, typer.Option(help="Show a frame every N steps.", min=1)] = 4,
     seed: Seed = 0,
     best: Best = False,
     trust_code: TrustCode = False,

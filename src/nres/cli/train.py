@@ -68,7 +68,7 @@ def train(
 
 
 def _start(path: Path, like: Theta) -> Theta:
-    """The parameters of another run's newest checkpoint, or of a file."""
+    """Read the parameters of another run's newest checkpoint, or of a file."""
     if not multihost.from_primary(path.is_dir()):
         return shared_theta(path.resolve(), like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
@@ -169,7 +169,7 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
             return run
         with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
-            seconds = checkpoints.facts(made[-1])["seconds"] if made else 0.0
+            seconds = checkpoints.metadata(made[-1])["seconds"] if made else 0.0
         complete = bool(made) and made[-1] >= settings.updates
         if complete or seconds >= (settings.budget_seconds or math.inf):
             return run

@@ -35,10 +35,11 @@ from nres.variance import advise as advise_on
 SAMPLES, HOST_SAMPLES = 4096, 256
 
 RunOption = Annotated[
-    Path | None, typer.Option(help="A run of the system, whose parameters to take.")
+    Path | None, typer.Option(help="Take the parameters of this run of the system.")
 ]
 Samples = Annotated[
-    int | None, typer.Option(help="Episodes a sweep; by default fewer on a simulator.", min=8)
+    int | None,
+    typer.Option(help="Unroll N episodes per sweep; by default fewer on a simulator.", min=8),
 ]
 
 
@@ -48,17 +49,22 @@ def variance(
     system: System,
     options: dict[str, Any],
     periods: Annotated[
-        str | None, typer.Option(help="K, with commas between; by default up to the horizon.")
+        str | None,
+        typer.Option(
+            help="Measure at these periods K, with commas between; by default up to the horizon."
+        ),
     ] = None,
-    window: Annotated[int | None, typer.Option(help="W, steps an estimate.", min=1)] = None,
-    sigma: Annotated[float | None, typer.Option(help="Scale of the noise.")] = None,
+    window: Annotated[int | None, typer.Option(help="Unroll W steps per estimate.", min=1)] = None,
+    sigma: Annotated[float | None, typer.Option(help="Scale the noise by this number.")] = None,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(help="A run, at whose checkpoints to measure: `nres train --keep-every`."),
+        typer.Option(
+            help="Measure at the checkpoints of this run, which `nres train --keep-every` keeps."
+        ),
     ] = None,
     samples: Samples = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for table and figure.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write table and figure to this folder.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure the total variance of gradient estimates against the noise-sharing period.
@@ -119,17 +125,21 @@ def variance(
 def advise(
     system: System,
     options: dict[str, Any],
-    total_steps: Annotated[float, typer.Option(help="Unroll steps of the training in all.")] = 1e8,
+    total_steps: Annotated[
+        float, typer.Option(help="Plan for so many unroll steps in total.")
+    ] = 1e8,
     sequential_steps: Annotated[
-        float, typer.Option(help="Unroll steps of the training one after another.")
+        float, typer.Option(help="Plan for so many unroll steps one after another.")
     ] = 1e5,
     sigmas: Annotated[
-        str | None, typer.Option(help="Scales of noise to try, with commas between.")
+        str | None, typer.Option(help="Try these scales of the noise, with commas between.")
     ] = None,
     run: RunOption = None,
     samples: Samples = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for figure and numbers.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write figure and numbers to this folder.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Recommend method, window, workers and sigma for a budget, from a pilot sweep.
@@ -199,7 +209,7 @@ def _measured(
     sigma: float | None,
     window: int | None,
 ) -> tuple[Run | None, Components, Settings]:
-    """A run if one is given, and what is to be measured."""
+    """Return a run, if one is given, and its components, or those of a fresh start."""
     if run is not None:
         opened, named = Run.open(run), full_name(system)
         if (its := opened.settings.system) != named:
@@ -224,7 +234,7 @@ def _measured(
 
 
 def _writable(folder: Path) -> Path:
-    """The folder, made if need be: better now than when everything is computed."""
+    """Create a folder if need be: a mistake shows before everything is computed."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise SettingsError(f"{folder} cannot be written to.")
@@ -232,13 +242,13 @@ def _writable(folder: Path) -> Path:
 
 
 def _first(sigma: str | None) -> float:
-    """Of a schedule, where it begins."""
+    """Return the first value of a schedule."""
     assert sigma is not None
     return float(sigma.partition(",")[0])
 
 
 def _quadrupling(window: int, horizon: int) -> list[int]:
-    """Multiples of the window by powers of four, and the horizon."""
+    """Return the multiples of the window by powers of four, and the horizon."""
     periods = []
     while 2 * window <= horizon:
         periods.append(window)
@@ -267,7 +277,7 @@ def _floats(option: str, text: str) -> list[float]:
 
 @contextmanager
 def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
-    """A progress bar for something that reports the fraction that is done."""
+    """Show a progress bar for something that reports the fraction that is done."""
     hidden = quiet or not console.is_terminal
     with Progress(console=console, disable=hidden, transient=True) as progress:
         task = progress.add_task(title, total=1.0)

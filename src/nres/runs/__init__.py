@@ -1,4 +1,4 @@
-"""Runs: settings, folders, metrics, checkpoints, and how to carry them out."""
+"""Runs: their settings, folders, metrics and checkpoints, and their execution."""
 
 from nres.runs.compare import Evaluations as Evaluations
 from nres.runs.compare import curves as curves

@@ -25,7 +25,7 @@ EPISODES = 100
 
 @dataclasses.dataclass(frozen=True)
 class Components:
-    """The components of a run: what `nres.train` needs, built from settings.
+    """The components of a run: the arguments of `nres.train`, built from settings.
 
     ```python
     components = nres.runs.build(nres.runs.resolve("lorenz", "nres"))

@@ -9,6 +9,9 @@ from nres.checks import whole_number
 from nres.runs.names import unknown
 from nres.schedule import Piecewise
 
+# The least and the largest seed: JAX takes 64 bits.
+SEEDS = (-(2**63), 2**63 - 1)
+
 
 def count(name: str, value: Any) -> int:
     """Check a number of things."""
@@ -16,8 +19,8 @@ def count(name: str, value: Any) -> int:
 
 
 def seed_number(name: str, value: Any) -> int:
-    """Check a seed, which JAX takes with 64 bits."""
-    return whole_number(name, value, -(2**63), 2**63 - 1)
+    """Check a seed."""
+    return whole_number(name, value, *SEEDS)
 
 
 def schedule(name: str, value: Any) -> str:

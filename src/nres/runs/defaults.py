@@ -1,4 +1,4 @@
-"""`resolve`: fill in the settings that are not given, from presets and from what suits most."""
+"""`resolve`: fill in the settings that are not given, from presets and defaults."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""`execute`: carry out a run, from its beginning or from its newest checkpoint."""
+"""`execute`: train a run from its beginning, or from its newest checkpoint."""
 
 import contextlib
 import dataclasses
@@ -27,14 +27,14 @@ from nres.training import Progress, Reporter, TrainResult, TrainState, train
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How the execution of a run ended."""
+    """The end of the execution of a run."""
 
     run: Run
     result: TrainResult
     signal: int | None
     """The signal that asked for an early end, if one did."""
     resumed_at: int | None = None
-    """The update of the checkpoint that the run went on from, if it did."""
+    """The update of the checkpoint that the run was resumed from, if it was."""
     diverged: bool = False
     """True if training stopped because no worker was finite any more, or `theta` was not."""
 
@@ -59,10 +59,9 @@ def execute(
 ) -> Outcome:
     """Make the updates of a run that are still to be made.
 
-    Goes on from the newest checkpoint, if there is one. SIGINT (Ctrl-C) and SIGTERM end the run
-    after the updates under way, with a checkpoint to go on from; a run that was killed goes on
-    from its newest one, and ends exactly as it would have. A run that is complete is left as it
-    is.
+    The run is resumed from its newest checkpoint, if there is one, and then ends exactly as it
+    would have without a break. SIGINT (Ctrl-C) and SIGTERM end it after the updates under way,
+    with a checkpoint. A run that is complete is left as it is.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500)
@@ -74,10 +73,9 @@ def execute(
 
     - `run`: a run, created or opened.
     - `components`: the components that its settings describe, if they were built already.
-    - `settings`: settings that replace those of the run: the same on other devices or actors.
+    - `settings`: settings that place the run elsewhere, on other devices or actors.
     - `updates`: the number of updates to make in all, if not as many as were planned.
-    - `callback`: called as that of `nres.train`.
-    - `progress`: as for `nres.train`.
+    - `callback`, `progress`: as for `nres.train`.
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     - `fresh_episodes`: whether to keep parameters and optimizer, and begin new episodes; for
         simulators whose states cannot be saved.
@@ -95,7 +93,7 @@ def execute(
     ):
         multihost.check_same(settings.to_json() | {"updates": last})
         theta, state = components.theta, None
-        facts: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         saved = checkpoints.updates()
         made = saved[-1] if saved else 0
         if last < made:
@@ -104,10 +102,10 @@ def execute(
                 "for more."
             )
         budget = settings.budget_seconds
-        if saved and budget is not None and checkpoints.facts(made)["seconds"] >= budget:
+        if saved and budget is not None and checkpoints.metadata(made)["seconds"] >= budget:
             last = made
         if saved:
-            theta, state, facts = _continued(
+            theta, state, metadata = _continued(
                 run, components, checkpoints, made, fresh_episodes, last
             )
         if relocated or last != run.settings.updates:
@@ -117,10 +115,10 @@ def execute(
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if multihost.is_primary():
             # Before the first update there may be an evaluation already, which is repeated.
-            rewind_metrics(run.metrics_file, made or -1, facts.get("metrics"))
+            rewind_metrics(run.metrics_file, made or -1, metadata.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
-            remark = {"fresh_episodes": 1} if saved and fresh_episodes else facts.get("remark")
-            pending = facts.get("pending")
+            remark = {"fresh_episodes": 1} if saved and fresh_episodes else metadata.get("remark")
+            pending = metadata.get("pending")
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
             measure = components.measure
         keeper = Keeper(run, checkpoints, metrics, components.estimator)
@@ -170,10 +168,10 @@ def _continued(
     fresh_episodes: bool,
     last: int,
 ) -> tuple[Theta, TrainState | None, dict[str, Any]]:
-    """The parameters, state and facts of the newest checkpoint."""
+    """Restore the parameters, state and metadata of the newest checkpoint."""
     estimator = components.estimator
     if not fresh_episodes and estimator.pool.can_fork:
-        tree, facts = checkpoints.restore(made, checkpoint_template(run.settings, components))
+        tree, metadata = checkpoints.restore(made, checkpoint_template(run.settings, components))
         carried = tree["estimator"]
     elif not fresh_episodes and last > made:
         raise RunError(
@@ -184,7 +182,7 @@ def _continued(
     else:
         like = {"theta": components.theta}
         like["optimizer"] = jax.eval_shape(components.optimizer.init, components.theta)
-        tree, facts = checkpoints.restore(made, like, partial=True)
+        tree, metadata = checkpoints.restore(made, like, partial=True)
         # Another key: the noise of these episodes must not be that of the first ones. A run that
         # is complete needs no workers at their starting points.
         key = jax.random.fold_in(components.key, made)
@@ -192,9 +190,9 @@ def _continued(
             carried = estimator.init(tree["theta"], key, update=made)
         else:
             carried = blank_state(estimator, tree["theta"], key)
-        both = zip(facts["steps"], carried.unlock_steps, strict=True)
-        facts["steps"] = [before + more for before, more in both]
-    recorded = facts.get("settings", {})  # earlier versions have none
+        both = zip(metadata["steps"], carried.unlock_steps, strict=True)
+        metadata["steps"] = [before + more for before, more in both]
+    recorded = metadata.get("settings", {})  # earlier versions have none
     for name, value in run.settings.determining().items():
         if recorded.get(name, value) != value:
             raise RunError(
@@ -203,15 +201,15 @@ def _continued(
                 f"nres train ... --from {run.path}"
             )
     try:
-        steps, seconds = Steps(*facts["steps"]), float(facts["seconds"])
+        steps, seconds = Steps(*metadata["steps"]), float(metadata["seconds"])
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{checkpoints.folder / str(made)} is damaged: {error!r}.") from error
-    return tree["theta"], TrainState(carried, tree["optimizer"], made, steps, seconds), facts
+    return tree["theta"], TrainState(carried, tree["optimizer"], made, steps, seconds), metadata
 
 
 @contextlib.contextmanager
 def _closing(pool: Pool) -> Iterator[None]:
-    """Let a pool that has processes or actors end them, whatever happens."""
+    """Let a pool end its processes or actors, whatever happens."""
     try:
         yield
     finally:
@@ -234,7 +232,7 @@ def _together(run: Run) -> Iterator[None]:
 
 
 class _Clock:
-    """Ends a run that has a budget of seconds, and spreads its evaluations over it."""
+    """A clock that ends a run with a budget of seconds, and spaces its evaluations evenly."""
 
     def __init__(self, budget: float | None):
         self.budget = budget

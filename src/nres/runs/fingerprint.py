@@ -1,4 +1,4 @@
-"""Fingerprints: whether a system still computes what it did when a run was begun."""
+"""Fingerprints, by which a run notices that its system has changed."""
 
 import hashlib
 import json
@@ -19,11 +19,10 @@ _LOCATIONS = re.compile(r" at 0x[0-9a-fA-F]+| at \S+\.py:\d+|\S+\.py:\d+(:\d+)?"
 
 
 def fingerprint(settings: Settings, components: Components) -> dict[str, str]:
-    """Tell a system from a changed one.
+    """Compute a fingerprint of a system, which changes when the system does.
 
-    Of a JAX system: its computation, and the numbers in it. Of any other: its options, and the
-    file it comes from. The same wherever it is computed: in a terminal or not, installed here or
-    there.
+    It covers the computation of a JAX system and the numbers in it, and the options and the file
+    of any other. It depends neither on the terminal nor on where nres is installed.
     """
     return _described(settings, components, lambda jaxpr: _LOCATIONS.sub("", _plain(jaxpr)))
 

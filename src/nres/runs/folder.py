@@ -43,7 +43,7 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
-# How often to look for a checkpoint that is replaced meanwhile.
+# The number of attempts to read checkpoints that are replaced meanwhile.
 ATTEMPTS = 5
 
 
@@ -197,16 +197,16 @@ class Run:
         return dataclasses.replace(components, theta=theta)
 
     def theta(self, *, best: bool = False) -> Theta:
-        """The parameters in the newest checkpoint, or those of the best evaluation."""
+        """Return the parameters in the newest checkpoint, or those of the best evaluation."""
         return self.newest(best=best)[1]
 
     def updates_made(self) -> int:
-        """How many updates the newest checkpoint stands for, or none."""
+        """Return the number of updates made until the newest checkpoint, 0 without one."""
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             return max(checkpoints.updates(), default=0)
 
     def newest(self, *, best: bool = False) -> tuple[int, Theta]:
-        """The number of updates and the parameters of the newest checkpoint, or of the best."""
+        """Return the updates and the parameters of the newest checkpoint, or of the best one."""
         if not best:
             return self._thetas(lambda updates: updates[-1:])[0]
         if not (self.path / BEST).exists():
@@ -215,9 +215,9 @@ class Run:
             return int(archive.read("update", 8)), archive.theta(self.components.theta)
 
     def trajectory(self) -> dict[int, Theta]:
-        """Parameters along the way, by updates made: of all checkpoints that were to be kept.
+        """Return the parameters of all checkpoints that were to be kept, by updates made.
 
-        If none were, of those that there are.
+        If none were to be kept, return those of all checkpoints that there are.
         """
         every = self.settings.keep_every
         return dict(
@@ -245,11 +245,11 @@ class Run:
         raise RunError(f"the checkpoints of {self.path} are replaced faster than they are read.")
 
     def marked(self, diverged: bool) -> "Run":
-        """The same run with a note if it ended without a finite worker; while it is `locked`."""
+        """Note in the config if the run ended without a finite worker; call it while `locked`."""
         return self._with_config({**self.config, "diverged": diverged})
 
     def changed(self, **settings: Any) -> "Run":
-        """The same run with other settings; to be called while the run is `locked`."""
+        """Write other settings to the config; call it while `locked`."""
         return self._with_config({**self.config, "settings": self.config["settings"] | settings})
 
     def _with_config(self, config: dict[str, Any]) -> "Run":
@@ -259,7 +259,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """While this is held, nobody else may work on the run."""
+        """Keep all other processes from working on the run."""
         if not multihost.is_primary():
             yield
             return
@@ -325,18 +325,18 @@ def shared_theta(path: Path, like: Theta) -> Theta:
 
 
 def _is_leftover(file: Path) -> bool:
-    """Tell if a file is of a run that a killed process did not come to create."""
+    """Tell if a file was left by a process that was killed while it created a run."""
     return ".partial" in file.name or (file.name.startswith("start-") and file.suffix == ".npz")
 
 
 def _start_name(theta: Theta) -> str:
-    """A name that no other parameters have: another process may be creating the run, too."""
+    """Return a name that no other parameters have: another process may create the run, too."""
     content = b"".join(np.ascontiguousarray(x).tobytes() for x in named_arrays(theta).values())
     return f"start-{zlib.crc32(content):08x}.npz"
 
 
 def versions() -> dict[str, str]:
-    """What results depend on, by package."""
+    """Return the versions of all packages that results depend on."""
     # Of the source that runs, installed or not.
     found = {"python": platform.python_version(), "nres": nres.__version__}
     for package in _PACKAGES:
@@ -346,7 +346,7 @@ def versions() -> dict[str, str]:
 
 
 def device() -> dict[str, Any]:
-    """What this process computes on."""
+    """Describe the device that this process computes on."""
     devices = jax.devices()
     return {
         "backend": jax.default_backend(),
@@ -360,7 +360,7 @@ def device() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit that is checked out where the run was begun, if any."""
+    """Return the commit that is checked out in the current folder, if any."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -74,7 +74,7 @@ def _is_pool_class(found: type) -> bool:
 
 
 def described(error: BaseException, name: str) -> str:
-    """An error in a user's code as one line: the place in the file, the kind, the message."""
+    """Describe an error in a user's code in one line: its line in the file, type and message."""
     file = name.rpartition(":")[0]
     place = ""
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -87,12 +87,12 @@ def described(error: BaseException, name: str) -> str:
 
 
 def full_name(system: str) -> str:
-    """The name of a system, wherever one may be."""
+    """Return the name of a system that is valid in every folder."""
     return system if system in SYSTEMS or system.startswith("gym:") else user_object(system)[0]
 
 
 def user_object(name: str) -> tuple[str, Any]:
-    """The object that a name of the user's stands for, and its name from any folder."""
+    """Return the object that a user's name stands for, and its name from any folder."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
         raise SettingsError(
@@ -144,7 +144,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def unknown(kind: str, name: str, known: Any) -> str:
-    """That there is no such name, and what may have been meant."""
+    """Say that there is no such name, and which one may have been meant."""
     close = difflib.get_close_matches(name, list(known), 1)
     hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
     return f"no {kind} is called {name!r}.{hint}"

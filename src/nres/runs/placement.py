@@ -1,4 +1,4 @@
-"""Where a run's workers live: on one device, on several, or in the actors of a Ray cluster."""
+"""Placement of a run's workers: on one device, on several, or in the actors of a Ray cluster."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ def check_placement(settings: Settings) -> None:
 
 
 def place(settings: Settings, system: System | Pool) -> System | Pool:
-    """Bring a system to where its workers are to live; where it is, if nothing is said.
+    """Place a system where its workers are to live; by default that is where it is.
 
     **Arguments:**
 
