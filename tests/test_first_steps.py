@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SHORT = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
 KEY = jax.random.key(8)
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
@@ -167,8 +168,8 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     lost = result.history.nonfinite == 4
     assert lost[-20:].all()
     assert result.state.update < 10**6
-    words = [str(warning.message) for warning in caught]
-    assert any("no worker had given a finite loss" in text for text in words)
+    told = [str(w.message) for w in caught if issubclass(w.category, nres.NonFiniteWarning)]
+    assert any("no worker" in text for text in told)
     assert "diverged" in repr(result)
 
 
@@ -180,7 +181,6 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     options += ["--log-every", 1]
     result = invoke("train", name, *options, "--out", out)
     assert result.exit_code == 1
-    assert "no worker" in result.stderr
     assert f"--from {out}" in result.stderr
     with as_users_run():
         run = runs.Run.open(out)
@@ -198,10 +198,11 @@ def test_evaluations_cost_a_share_of_the_training(name):
     for method in SYSTEMS[name].presets:
         with as_users_run():
             settings = runs.resolve(name, method)
-            estimator = runs.build(settings).estimator
+            components = runs.build(settings)
+        estimator = components.estimator
         training = settings.updates * estimator.members * estimator.workers * estimator.window
         count = -(-settings.updates // settings.eval_every) + 1
-        share = count * evaluation_steps(runs.build(settings).system) / training
+        share = count * evaluation_steps(components.system) / training
         assert share <= 0.2 or count == 2, (method, share)
         assert count <= 45
 
@@ -255,8 +256,8 @@ def test_a_warm_start_is_kept_in_the_folder(tmp_path):
     assert invoke("resume", second, "--quiet").exit_code == 0
     for wrong, words in (
         (tmp_path / "nowhere", "nowhere"),
-        (tmp_path, "no checkpoint"),
-        (Path(__file__), "not an .npz file"),
+        (tmp_path, str(tmp_path)),
+        (Path(__file__), str(Path(__file__))),
     ):
         result = invoke("train", BOUNCER, *SHORT, "--updates", 2, "--from", wrong)
         assert words in result.stderr
@@ -481,24 +482,29 @@ def test_a_quick_reproduction_has_no_verdict(tmp_path):
     assert "holds" not in listed.output
 
 
-@pytest.mark.parametrize("command", [["list"], ["show"], ["evaluate", "--episodes", "2"]])
-def test_a_terminal_without_unicode(command, tmp_path, ascii_run):
-    name, *options = command
-    where = [] if name == "list" else [str(ascii_run)]
+COMMANDS = """
+import sys
+from nres.cli import app
+for command in (["list"], ["show", sys.argv[1]], ["evaluate", sys.argv[1], "--episodes", "2"]):
+    try:
+        app(command)
+    except SystemExit as end:
+        assert end.code == 0, command
+"""
+
+
+def test_a_terminal_without_unicode(tmp_path):
+    out = tmp_path / "run"
+    assert invoke("train", BOUNCER, *SHORT, "--updates", 2, "--out", out).exit_code == 0
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(
-        [sys.executable, "-m", "nres", name, *where, *options],
+        [sys.executable, "-c", COMMANDS, str(out)],
         env=environment, capture_output=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
-
-
-@pytest.fixture(scope="module")
-def ascii_run(tmp_path_factory):
-    out = tmp_path_factory.mktemp("ascii") / "run"
-    assert invoke("train", BOUNCER, *SHORT, "--updates", 2, "--out", out).exit_code == 0
-    return out
+    for words in (b"Presets of lorenz", b"updates made", b"over 2 episodes"):  # of each command
+        assert words in done.stdout
 
 
 def test_a_device_that_is_not_there():

@@ -151,9 +151,9 @@ def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
     with Checkpoints(tmp_path / "c") as checkpoints:
         checkpoints.save(1, tree, {"a": 1})
         checkpoints.wait()
-        back, facts = checkpoints.restore(1, tree)
+        back, metadata = checkpoints.restore(1, tree)
         np.testing.assert_array_equal(back["x"], tree["x"])
-        assert facts == {"a": 1}
+        assert metadata == {"a": 1}
         monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
         with pytest.raises(CheckpointError, match=r"\['n'\]"):
             checkpoints.restore(1, tree)
@@ -169,9 +169,9 @@ def test_what_is_saved_is_what_was_there(tmp_path):
             x[:], pending["loss"][0] = -1, -1
         checkpoints.wait()
         for update in checkpoints.updates():
-            tree, facts = checkpoints.restore(update, {"x": x})
+            tree, metadata = checkpoints.restore(update, {"x": x})
             np.testing.assert_array_equal(tree["x"], update)
-            assert facts["pending"]["loss"] == [update]
+            assert metadata["pending"]["loss"] == [update]
 
 
 def test_a_reader_leaves_no_trace(tmp_path):
