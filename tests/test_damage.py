@@ -16,7 +16,6 @@ import pytest
 from helpers import as_users_run, invoke
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import DamagedMetricsWarning, MetricsWriter, parse_entries, rewind_metrics
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
@@ -107,26 +106,6 @@ def test_damaged_metrics(kind, half, whole, tmp_path):
         np.testing.assert_array_equal(run.metrics["loss"], whole.metrics["loss"])
     assert (np.diff(run.metrics["update"]) > 0).all()
     assert run.metrics["update"][-1] == 24
-
-
-def test_a_checkpoint_vouches_for_the_metrics(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(path, 1)
-    entry = {"total_steps": 1, "sequential_steps": 1, "seconds": 0.0, "loss": 1.0}
-    for update in range(4):
-        writer._write({"update": update} | entry)
-    writer.sync()
-    written, before = writer.written(), path.read_bytes()
-    writer._write({"update": 4} | entry)
-    writer.close()
-    rewind_metrics(path, 3, written)
-    assert path.read_bytes() == before
-    path.write_bytes(before.replace(b"1.0", b"2.0", 1))
-    with pytest.warns(DamagedMetricsWarning, match="update 3"):
-        rewind_metrics(path, 3, written)
-    path.write_bytes(before + b'{"update": 4, "tot')
-    entries, damage = parse_entries(path.read_bytes())
-    assert (len(entries), damage) == (4, [])
 
 
 def test_a_checkpoint_that_claims_another_update_is_damaged(half, tmp_path):

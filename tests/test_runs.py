@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,7 +16,14 @@ import nres
 from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import MetricsError, MetricsWriter, read_lines, rewind_metrics
+from nres.runs.metrics import (
+    DamagedMetricsWarning,
+    MetricsError,
+    MetricsWriter,
+    parse_entries,
+    read_lines,
+    rewind_metrics,
+)
 from nres.training import Progress
 
 ROOT = Path(__file__).parent.parent
@@ -146,40 +151,6 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     np.testing.assert_array_equal(outcome.run.metrics["loss"], done[0].metrics["loss"])
 
 
-def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
-    tree = {"x": np.arange(6.0), "n": np.int32(3)}
-    with Checkpoints(tmp_path / "c") as checkpoints:
-        checkpoints.save(1, tree, {"a": 1})
-        checkpoints.wait()
-        back, metadata = checkpoints.restore(1, tree)
-        np.testing.assert_array_equal(back["x"], tree["x"])
-        assert metadata == {"a": 1}
-        monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
-        with pytest.raises(CheckpointError, match=r"\['n'\]"):
-            checkpoints.restore(1, tree)
-
-
-def test_what_is_saved_is_what_was_there(tmp_path):
-    """Writing goes on in the background, while the caller changes what it handed over."""
-    pending, x = {"loss": [0.0]}, np.zeros(3)
-    with Checkpoints(tmp_path / "c", keep=20) as checkpoints:
-        for update in range(12):
-            x[:], pending["loss"][0] = update, update
-            checkpoints.save(update, {"x": x}, {"pending": pending})
-            x[:], pending["loss"][0] = -1, -1
-        checkpoints.wait()
-        for update in checkpoints.updates():
-            tree, metadata = checkpoints.restore(update, {"x": x})
-            np.testing.assert_array_equal(tree["x"], update)
-            assert metadata["pending"]["loss"] == [update]
-
-
-def test_a_reader_leaves_no_trace(tmp_path):
-    with Checkpoints(tmp_path / "none", write=False) as checkpoints:
-        assert checkpoints.updates() == []
-    assert not (tmp_path / "none").exists()
-
-
 def test_a_pool_of_the_users_own(tmp_path):
     """Known again in another process, unless its file has changed."""
     file = tmp_path / "mine.py"
@@ -207,48 +178,6 @@ class Mine(NumpyPool):
         file.write_text(source + "# changed")
         with pytest.raises(runs.RunError, match=r"mine\.py:Mine"):
             _ = runs.Run.open(run.path).components
-
-
-def test_a_foreign_checkpoint_is_refused(tmp_path):
-    import orbax.checkpoint as ocp
-
-    with ocp.CheckpointManager(tmp_path / "c") as manager:
-        arrays = ocp.args.StandardSave({"x": np.zeros(2)})
-        manager.save(3, args=ocp.args.Composite(state=arrays))
-        manager.save(4, args=ocp.args.Composite(facts=ocp.args.JsonSave({"mine": 1})))
-    with Checkpoints(tmp_path / "c") as checkpoints:
-        with pytest.raises(CheckpointError, match="c/3"):
-            checkpoints.restore(3, {"x": np.zeros(2)})
-        with pytest.raises(CheckpointError, match="c/4"):
-            checkpoints.restore(4, {"x": np.zeros(2)})
-
-
-def test_checkpoints_of_any_tree(tmp_path):
-    tree = {
-        "key": jax.random.split(jax.random.key(1), 3),
-        "other": jax.random.key(2, impl="rbg"),
-        "half": jnp.ones(2, jnp.bfloat16),
-        "empty": jnp.zeros((0, 2)),
-        "host": np.arange(3),
-        "nothing": None,
-    }
-    with Checkpoints(tmp_path / "c", keep=2) as checkpoints:
-        for update in (1, 2, 3):
-            checkpoints.save(update, tree, {})
-        checkpoints.wait()
-        assert checkpoints.updates() == [2, 3]
-        back, _ = checkpoints.restore(3, jax.eval_shape(lambda: tree) | {"host": tree["host"]})
-        with pytest.raises(CheckpointError, match=r"\['half'\]"):
-            checkpoints.restore(3, tree | {"half": jnp.ones(2)})
-        with pytest.raises(CheckpointError, match=r"\b5\b.*\b6\b"):
-            checkpoints.restore(3, tree | {"zzz": jnp.ones(2)})
-    assert isinstance(back["host"], np.ndarray)
-    np.testing.assert_array_equal(jax.random.bits(back["other"]), jax.random.bits(tree["other"]))
-    np.testing.assert_array_equal(
-        jax.random.key_data(back["key"]), jax.random.key_data(tree["key"])
-    )
-    assert back["half"].dtype == jnp.bfloat16
-    assert back["empty"].shape == (0, 2)
 
 
 def test_a_changed_system_is_not_continued(tmp_path):
@@ -343,62 +272,6 @@ def test_tensorboard_files(done, tmp_path):
         assert tag in data
 
 
-def test_settings_are_filled_from_the_paper():
-    settings = runs.resolve("lorenz", "pes", seed=3)
-    assert (settings.workers, settings.window, settings.sigma) == (200, 100, "0.04")
-    assert settings.lr == "1e-05,1000:1e-06"
-    assert runs.resolve("lorenz", "pes", lr=0.5).lr == "0.5"
-    assert runs.resolve("lorenz", "fulles").window is None
-    for method in runs.METHODS:
-        with as_users_run():
-            components = runs.build(runs.resolve("lorenz", method))
-        assert type(components.estimator).__name__.lower() == method
-    again = runs.Settings.from_json(json.loads(json.dumps(settings.to_json())))
-    assert again == settings
-
-
-@pytest.mark.parametrize(
-    ("system", "method", "given", "words"),
-    [
-        ("lorens", "nres", {}, "lorens.*lorenz"),
-        ("lorenz", "nrs", {}, "nrs.*nres"),
-        ("lorenz", "nres", {"optimizer": "sdg"}, "sdg.*sgd"),
-        ("lorenz", "bptt", {"sigma": 0.1}, "bptt.*sigma.*workers"),
-        ("lorenz", "nres", {"lr": "fast"}, "lr.*'fast'"),
-        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "lr.*'1,5:2,5:3'"),
-        ("lorenz", "nres", {"lr": "-1"}, "lr.*'-1'"),
-        ("lorenz", "nres", {"updates": 0}, "updates.*1"),
-        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds"),
-        ("lorenz", "nres", {"window": 3000}, "window.*horizon"),
-        ("lorenz", "nres", {"options": {"size": 3}}, "lorenz.*size=3"),
-        (BOUNCER, "nres", {}, "nres.*Bouncer.*--lr.*--sigma"),
-        (BOUNCER + "x", "nres", {}, "Bouncerx.*Bouncer"),
-        ("nowhere.py:X", "nres", {}, "nowhere.py"),
-        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "json:JSONDecoder.*nres.System"),
-        ("no_such_module:X", "nres", {}, "no_such_module"),
-        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "helpers:Wave.*initial_theta"),
-    ],
-)
-def test_what_does_not_make_a_run(system, method, given, words):
-    with as_users_run(), pytest.raises(runs.SettingsError, match=words):
-        runs.build(runs.resolve(system, method, **given))
-
-
-def test_modules_of_the_current_folder(tmp_path, monkeypatch):
-    shutil.copy(ROOT / "examples/bouncer.py", tmp_path / "local_bouncer.py")
-    monkeypatch.chdir(tmp_path)
-    settings = runs.resolve("local_bouncer:Bouncer", "nres", sigma=0.1, lr=0.1)
-    assert settings.window == 30
-    assert os.getcwd() not in sys.path
-
-
-def test_piecewise():
-    rate = nres.Piecewise.parse("1e-5,1000:1e-6,2000:0.25")
-    np.testing.assert_allclose([rate(0), rate(999)], 1e-5)
-    np.testing.assert_allclose([rate(1000), rate(1999), rate(2000)], [1e-6, 1e-6, 0.25])
-    assert nres.Piecewise.parse(str(rate)) == rate
-
-
 def test_how_much_longer(tmp_path):
     def falling(name, stretch):
         """A run that falls from 10, by one every `stretch` updates, to 1."""
@@ -442,3 +315,23 @@ def test_how_much_longer(tmp_path):
     drawn = runs.curves(group)["nres"]["update"]
     np.testing.assert_allclose(drawn.mean[12], np.mean([10 - 12 / 5, 10 - 12 / 4, 8]))
     np.testing.assert_allclose([drawn.low[12], drawn.high[12]], [7, 8])
+
+
+def test_a_checkpoint_vouches_for_the_metrics(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path, 1)
+    entry = {"total_steps": 1, "sequential_steps": 1, "seconds": 0.0, "loss": 1.0}
+    for update in range(4):
+        writer._write({"update": update} | entry)
+    writer.sync()
+    written, before = writer.written(), path.read_bytes()
+    writer._write({"update": 4} | entry)
+    writer.close()
+    rewind_metrics(path, 3, written)
+    assert path.read_bytes() == before
+    path.write_bytes(before.replace(b"1.0", b"2.0", 1))
+    with pytest.warns(DamagedMetricsWarning, match="update 3"):
+        rewind_metrics(path, 3, written)
+    path.write_bytes(before + b'{"update": 4, "tot')
+    entries, damage = parse_entries(path.read_bytes())
+    assert (len(entries), damage) == (4, [])

@@ -4,8 +4,12 @@ import ast
 import dataclasses
 import graphlib
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -18,6 +22,7 @@ from nres.runs.settings import Settings, default_of
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = ROOT / "examples" / "bouncer.py"
+BOUNCER_NAME = f"{BOUNCER}:Bouncer"
 SHORT = {"sigma": 0.1, "lr": 0.03, "updates": 4, "options": {"horizon": 30}}
 # The options of the commands that settings describe, with their defaults.
 PLACED = {"--devices": None, "--ray": None, "--actors": None, "--allow-stale": False}
@@ -143,3 +148,59 @@ def test_imports_of_runs_go_one_way():
         assert not any(name.startswith("nres.cli") for name in names)
         graph[f"nres.runs.{file.stem}"] = {n for n in names if n.startswith("nres.runs.")}
     assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_settings_are_filled_from_the_paper():
+    settings = runs.resolve("lorenz", "pes", seed=3)
+    assert (settings.workers, settings.window, settings.sigma) == (200, 100, "0.04")
+    assert settings.lr == "1e-05,1000:1e-06"
+    assert runs.resolve("lorenz", "pes", lr=0.5).lr == "0.5"
+    assert runs.resolve("lorenz", "fulles").window is None
+    for method in runs.METHODS:
+        with as_users_run():
+            components = runs.build(runs.resolve("lorenz", method))
+        assert type(components.estimator).__name__.lower() == method
+    again = Settings.from_json(json.loads(json.dumps(settings.to_json())))
+    assert again == settings
+
+
+@pytest.mark.parametrize(
+    ("system", "method", "given", "words"),
+    [
+        ("lorens", "nres", {}, "lorens.*lorenz"),
+        ("lorenz", "nrs", {}, "nrs.*nres"),
+        ("lorenz", "nres", {"optimizer": "sdg"}, "sdg.*sgd"),
+        ("lorenz", "bptt", {"sigma": 0.1}, "bptt.*sigma.*workers"),
+        ("lorenz", "nres", {"lr": "fast"}, "lr.*'fast'"),
+        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "lr.*'1,5:2,5:3'"),
+        ("lorenz", "nres", {"lr": "-1"}, "lr.*'-1'"),
+        ("lorenz", "nres", {"updates": 0}, "updates.*1"),
+        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds"),
+        ("lorenz", "nres", {"window": 3000}, "window.*horizon"),
+        ("lorenz", "nres", {"options": {"size": 3}}, "lorenz.*size=3"),
+        (BOUNCER_NAME, "nres", {}, "nres.*Bouncer.*--lr.*--sigma"),
+        (BOUNCER_NAME + "x", "nres", {}, "Bouncerx.*Bouncer"),
+        ("nowhere.py:X", "nres", {}, "nowhere.py"),
+        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "json:JSONDecoder.*nres.System"),
+        ("no_such_module:X", "nres", {}, "no_such_module"),
+        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "helpers:Wave.*initial_theta"),
+    ],
+)
+def test_what_does_not_make_a_run(system, method, given, words):
+    with as_users_run(), pytest.raises(runs.SettingsError, match=words):
+        runs.build(runs.resolve(system, method, **given))
+
+
+def test_modules_of_the_current_folder(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "examples/bouncer.py", tmp_path / "local_bouncer.py")
+    monkeypatch.chdir(tmp_path)
+    settings = runs.resolve("local_bouncer:Bouncer", "nres", sigma=0.1, lr=0.1)
+    assert settings.window == 30
+    assert os.getcwd() not in sys.path
+
+
+def test_piecewise():
+    rate = nres.Piecewise.parse("1e-5,1000:1e-6,2000:0.25")
+    np.testing.assert_allclose([rate(0), rate(999)], 1e-5)
+    np.testing.assert_allclose([rate(1000), rate(1999), rate(2000)], [1e-6, 1e-6, 0.25])
+    assert nres.Piecewise.parse(str(rate)) == rate
