@@ -18,16 +18,16 @@ def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
     # Neither has evaluations or checkpoints within the time that is measured.
     common = {"updates": updates, "eval_every": updates, "checkpoint_seconds": 1e6}
     settings = runs.resolve("lorenz", "nres", **common)
-    problem = runs.build(settings)
+    components = runs.build(settings)
 
     def train(**options) -> float:
         began = time.perf_counter()
         result = nres.train(
-            problem.estimator,
-            problem.optimizer,
-            problem.theta,
+            components.estimator,
+            components.optimizer,
+            components.theta,
             updates=updates,
-            key=problem.key,
+            key=components.key,
             **options,
         )
         return time.perf_counter() - began - result.history.setup_time

@@ -28,16 +28,16 @@ GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
 def whole_updates(settings, theta, updates: int) -> tuple[float, float]:
     """Steps per second of updates, and the seconds that unlocking took."""
-    problem = build(settings)
+    components = build(settings)
     began = time.perf_counter()
-    state = problem.estimator.init(theta, problem.key)
+    state = components.estimator.init(theta, components.key)
     unlocking = time.perf_counter() - began
     steps, optimizer = 0, optax.sgd(1e-9)
-    problem.estimator.estimate(theta, state)  # compile
+    components.estimator.estimate(theta, state)  # compile
     began = time.perf_counter()
     optimizer_state = optimizer.init(theta)
     for _ in range(updates):
-        estimate = problem.estimator.estimate(theta, state)
+        estimate = components.estimator.estimate(theta, state)
         change, optimizer_state = optimizer.update(estimate.grad, optimizer_state)
         theta, state = optax.apply_updates(theta, change), estimate.state
         steps += estimate.steps.total
@@ -80,11 +80,11 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
     for name in GYM_IDS:
         small = {"options": {"horizon": 200}, "workers": 2} if quick else {}
         settings = resolve(name, "nres", **small)
-        problem = build(settings)
-        pool, theta = problem.system, problem.theta
+        components = build(settings)
+        pool, theta = components.system, components.theta
         assert isinstance(pool, MujocoPool)
         lanes, sigma = 2 * settings.workers, float(settings.sigma or 0)
-        state = problem.estimator.init(theta, problem.key).carry.pool
+        state = components.estimator.init(theta, components.key).carry.pool
         best = dict.fromkeys(("nres", "raw", "gymnasium"), 0.0)
         for _ in range(1 if quick else rounds):
             speed, unlocking = whole_updates(settings, theta, 1 if quick else 6)

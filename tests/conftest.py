@@ -58,6 +58,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Make figures without drawing them, which would take most of the time of short commands."""
+    monkeypatch.setattr("nres.figures.save_figure", lambda figure, path: path.touch())
+
+
+@pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield

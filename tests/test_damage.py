@@ -16,11 +16,12 @@ import pytest
 from helpers import as_users_run, invoke
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import DamagedMetricsWarning, MetricsWriter, parse_entries, rewind_metrics
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 12, "eval_every": 3, "options": {"horizon": 30}}
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def create(path, **changes):
@@ -87,14 +88,14 @@ def test_damaged_metrics(kind, half, whole, tmp_path):
     for command in ("show", "plot"):
         looked = invoke(command, path)
         if kind == "emptied" and command == "plot":
-            assert "has no metrics yet" in looked.stderr
+            assert str(path) in looked.stderr
             continue
         assert looked.exit_code == 0, looked.output
         assert ("line " in looked.stderr) == told
     resumed = invoke("resume", path)
     assert resumed.exit_code == 0, resumed.output
     mended = kind in ("shuffled", "a line twice", "no entry", "not JSON", "deep", "not UTF-8")
-    assert ("is damaged" in resumed.stderr) != mended
+    assert ("metrics.damaged.jsonl" in resumed.stderr) != mended
     if not mended:
         assert (path / "metrics.damaged.jsonl").read_bytes() == damaged
     with as_users_run():
@@ -105,26 +106,6 @@ def test_damaged_metrics(kind, half, whole, tmp_path):
         np.testing.assert_array_equal(run.metrics["loss"], whole.metrics["loss"])
     assert (np.diff(run.metrics["update"]) > 0).all()
     assert run.metrics["update"][-1] == 24
-
-
-def test_a_checkpoint_vouches_for_the_metrics(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    writer = MetricsWriter(path, 1)
-    entry = {"total_steps": 1, "sequential_steps": 1, "seconds": 0.0, "loss": 1.0}
-    for update in range(4):
-        writer._write({"update": update} | entry)
-    writer.sync()
-    written, before = writer.written(), path.read_bytes()
-    writer._write({"update": 4} | entry)
-    writer.close()
-    rewind_metrics(path, 3, written)
-    assert path.read_bytes() == before
-    path.write_bytes(before.replace(b"1.0", b"2.0", 1))
-    with pytest.warns(DamagedMetricsWarning, match="not what it was at the checkpoint of update 3"):
-        rewind_metrics(path, 3, written)
-    path.write_bytes(before + b'{"update": 4, "tot')
-    entries, damage = parse_entries(path.read_bytes())
-    assert (len(entries), damage) == (4, [])
 
 
 def test_a_checkpoint_that_claims_another_update_is_damaged(half, tmp_path):
@@ -147,7 +128,7 @@ def test_a_checkpoint_that_claims_another_update_is_damaged(half, tmp_path):
         refused = invoke("resume", path)
         assert refused.exit_code == 1
         assert len(refused.stderr.strip().splitlines()) == 1
-        assert str(newest) in refused.stderr or "does not fit" in refused.stderr
+        assert newest.name in refused.stderr
     # Checkpoints of earlier versions have no checksum of their facts, nor of the metrics.
     facts.pop("crc32")
     facts["facts"].pop("metrics")
@@ -191,7 +172,7 @@ def test_settings_that_were_edited_are_noticed(half, tmp_path):
             assert refused.exit_code == 0
             continue
         assert refused.exit_code == 1
-        assert name in refused.stderr or "does not fit" in refused.stderr
+        assert name in refused.stderr or str(path) in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,7 +215,7 @@ def test_a_number_of_updates_that_cannot_be_leaves_the_run_alone(half, tmp_path)
     assert (path / "config.json").read_bytes() == before
 
 
-def test_facts_that_are_only_shown_may_be_missing(half, tmp_path):
+def test_metadata_that_is_only_shown_may_be_missing(half, tmp_path):
     path = shutil.copytree(half.path, tmp_path / "run")
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({"settings": config["settings"], "device": 3}))
@@ -264,7 +245,7 @@ def test_a_folder_deleted_under_a_run_is_noticed(tmp_path):
             if progress.state.update > 10:
                 shutil.rmtree(run.path)
 
-        with pytest.raises(runs.RunError, match=r"metrics.jsonl was deleted or replaced"):
+        with pytest.raises(runs.RunError, match=r"metrics\.jsonl"):
             runs.execute(run, callback=delete)
 
 
@@ -298,7 +279,8 @@ def start_training(path, *options):
     return process
 
 
-def test_evaluating_beside_a_training(tmp_path):
+def test_evaluating_beside_a_training_and_interrupting_it(tmp_path):
+    """What was evaluated is told at the end, though updates were made since."""
     process = start_training(tmp_path / "run", "--checkpoint-seconds", "0.001")
     try:
         with as_users_run():
@@ -306,57 +288,67 @@ def test_evaluating_beside_a_training(tmp_path):
             for _ in range(20):
                 assert np.isfinite(run.theta()["velocity"]).all()
         assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
+    assert process.returncode == 130, errors
+    assert "evaluated after 0 updates, not since" in output
 
 
 def test_a_disk_that_keeps_nothing_is_noticed_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "_read", lambda self, update, empty: empty)
     with as_users_run(), pytest.raises(runs.RunError, match="checksum"):
-        runs.execute(create(tmp_path / "run", updates=10**6))
+        runs.execute(create(tmp_path / "run"))
 
 
 BEGIN = """
 import sys
 from nres import runs
 settings = runs.resolve({system!r}, "nres", seed=int(sys.argv[1]), **{settings!r})
-problem = runs.build(settings)
+components = runs.build(settings)
 print("ready", flush=True)
-sys.stdin.readline()
-try:
-    run = runs.Run.create(sys.argv[2] or runs.new_path("x:Bouncer", "nres"), settings, problem)
-    print(run.path)
-except runs.RunError as error:
-    print("refused:", error)
+for path in ("", "same"):
+    sys.stdin.readline()
+    try:
+        path = path or runs.new_path("x:Bouncer", "nres")
+        print(runs.Run.create(path, settings, components).path, flush=True)
+    except runs.RunError as error:
+        print("refused:", error, flush=True)
 """
 
 
-@pytest.mark.parametrize("out", ["", "same"])
-def test_runs_begun_in_the_same_moment(out, tmp_path):
+def test_runs_begun_in_the_same_moment(tmp_path):
     """Each gets a folder of its own. If all ask for the same folder, one of them gets it."""
-    count, script = 6, BEGIN.format(system=BOUNCER, settings=SETTINGS)
+    count, script = 5, BEGIN.format(system=BOUNCER, settings=SETTINGS)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, str(seed), out],
+            [sys.executable, "-c", script, str(seed)],
             cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for seed in range(count)
     ]  # fmt: skip
+
+    def said():
+        return [process.stdout.readline().strip() for process in processes]
+
+    def go():
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+
+    assert said() == ["ready"] * count
+    go()
+    own = said()
+    assert [runs.Run.open(tmp_path / line).settings.seed for line in own] == list(range(count))
+    assert len(set(own)) == count
+    go()
+    same = said()
+    assert same.count("same") == 1
+    assert sum(line.startswith("refused: same ") for line in same) == count - 1
     for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=60)[0].strip() for process in processes]
-    if out:
-        assert sum(not line.startswith("refused:") for line in said) == 1
-        assert sum("holds a run already" in line for line in said) == count - 1
-    else:
-        assert len(set(said)) == count
-        seeds = [runs.Run.open(tmp_path / line).settings.seed for line in said]
-        assert sorted(seeds) == list(range(count))
-        assert seeds == list(range(count))
+        process.communicate(timeout=60)
 
 
 def test_settings_change_under_the_lock(half, tmp_path):
@@ -365,14 +357,15 @@ def test_settings_change_under_the_lock(half, tmp_path):
     with runs.Run.open(path).locked():
         for options in (["--devices", 2], ["--updates", 99]):
             refused = invoke("resume", path, *options)
-            assert "another process is working" in refused.stderr
+            assert refused.exit_code == 1
+            assert str(path) in refused.stderr
     assert (path / "config.json").read_bytes() == before
 
 
 def test_a_checkpoint_without_a_match_says_so(half, tmp_path):
     with Checkpoints(half.path / "checkpoints", write=False) as checkpoints:
         update = checkpoints.updates()[-1]
-        with pytest.raises(CheckpointError, match="does not fit"):
+        with pytest.raises(CheckpointError, match="theta"):
             checkpoints.restore(update, {"theta": np.zeros(3)}, partial=True)
 
 
@@ -385,13 +378,5 @@ def test_nothing_but_the_sentence_is_said_of_a_damaged_checkpoint(whole, tmp_pat
     command = [sys.executable, "-m", "nres", "evaluate", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "is damaged" in done.stderr
+    assert str(path / "checkpoints" / "24") in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
-def test_an_interrupted_run_says_what_was_evaluated(tmp_path):
-    process = start_training(tmp_path / "run")
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "evaluated after 0 updates, not since" in output

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,7 +16,14 @@ import nres
 from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.runs.metrics import MetricsError, MetricsWriter, read_lines, rewind_metrics
+from nres.runs.metrics import (
+    DamagedMetricsWarning,
+    MetricsError,
+    MetricsWriter,
+    parse_entries,
+    read_lines,
+    rewind_metrics,
+)
 from nres.training import Progress
 
 ROOT = Path(__file__).parent.parent
@@ -62,9 +67,13 @@ def test_a_run_reads_back_as_it_was(done):
 def test_a_run_is_what_train_does(done):
     run, result = done
     with as_users_run():
-        problem = runs.build(run.settings)
+        components = runs.build(run.settings)
         plain = nres.train(
-            problem.estimator, problem.optimizer, problem.theta, updates=20, key=problem.key
+            components.estimator,
+            components.optimizer,
+            components.theta,
+            updates=20,
+            key=components.key,
         )
     np.testing.assert_array_equal(plain.theta["velocity"], result.theta["velocity"])
 
@@ -75,7 +84,7 @@ def test_a_complete_run_can_be_extended(done, tmp_path):
         for updates in (None, 20):
             outcome = runs.execute(runs.Run.open(path), updates=updates)
             assert (outcome.result.state.update, len(outcome.result.history.update)) == (20, 0)
-        with pytest.raises(runs.RunError, match="has made 20 updates, and 3 are asked for"):
+        with pytest.raises(runs.RunError, match=r"\b20\b.*\b3\b"):
             runs.execute(runs.Run.open(path), updates=3)
         assert runs.Run.open(path).settings.updates == 20
         runs.execute(runs.Run.open(path), updates=30)
@@ -96,25 +105,25 @@ def test_checkpoints_every_so_many_updates(tmp_path):
 
 def test_folders_that_are_taken_are_left_alone(done, tmp_path):
     before = sorted(path.name for path in done[0].path.iterdir())
-    with pytest.raises(runs.RunError, match=r"holds a run already.*nres resume"):
+    with pytest.raises(runs.RunError, match=f"nres resume {done[0].path}"):
         create(done[0].path)
     assert sorted(path.name for path in done[0].path.iterdir()) == before
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(runs.RunError, match="not an empty folder"):
+    with pytest.raises(runs.RunError, match=str(tmp_path)):
         create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(runs.RunError, match="holds no run"):
+    with pytest.raises(runs.RunError, match=str(tmp_path)):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(runs.RunError, match="is not the config of a run"):
+    with pytest.raises(runs.RunError, match=r"config\.json"):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"system": "lorenz", "colour": 1}}')
-    with pytest.raises(runs.RunError, match=r"another version of nres: .*unknown \['colour'\]"):
+    with pytest.raises(runs.RunError, match="colour"):
         runs.Run.open(tmp_path)
 
 
 def test_one_process_at_a_time(done):
-    with done[0].locked(), pytest.raises(runs.RunError, match="another process is working"):
+    with done[0].locked(), pytest.raises(runs.RunError, match=str(done[0].path)):
         runs.execute(done[0])
 
 
@@ -132,7 +141,7 @@ def damage(path, name):
 def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     damage(path, "arrays")
-    with as_users_run(), pytest.raises(CheckpointError, match=r"20 is damaged.*from update 0"):
+    with as_users_run(), pytest.raises(CheckpointError, match=r"checkpoints/20\b.*\b0\b"):
         runs.execute(runs.Run.open(path), updates=30)
     assert runs.Run.open(path).settings.updates == 20
     shutil.rmtree(path / "checkpoints" / "20")
@@ -140,40 +149,6 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
         outcome = runs.execute(runs.Run.open(path))
     np.testing.assert_array_equal(outcome.result.theta["velocity"], done[1].theta["velocity"])
     np.testing.assert_array_equal(outcome.run.metrics["loss"], done[0].metrics["loss"])
-
-
-def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
-    tree = {"x": np.arange(6.0), "n": np.int32(3)}
-    with Checkpoints(tmp_path / "c") as checkpoints:
-        checkpoints.save(1, tree, {"a": 1})
-        checkpoints.wait()
-        back, facts = checkpoints.restore(1, tree)
-        np.testing.assert_array_equal(back["x"], tree["x"])
-        assert facts == {"a": 1}
-        monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
-        with pytest.raises(CheckpointError, match=r"the checksum of \['n'\] is wrong.*no earlier"):
-            checkpoints.restore(1, tree)
-
-
-def test_what_is_saved_is_what_was_there(tmp_path):
-    """Writing goes on in the background, while the caller changes what it handed over."""
-    pending, x = {"loss": [0.0]}, np.zeros(3)
-    with Checkpoints(tmp_path / "c", keep=20) as checkpoints:
-        for update in range(12):
-            x[:], pending["loss"][0] = update, update
-            checkpoints.save(update, {"x": x}, {"pending": pending})
-            x[:], pending["loss"][0] = -1, -1
-        checkpoints.wait()
-        for update in checkpoints.updates():
-            tree, facts = checkpoints.restore(update, {"x": x})
-            np.testing.assert_array_equal(tree["x"], update)
-            assert facts["pending"]["loss"] == [update]
-
-
-def test_a_reader_leaves_no_trace(tmp_path):
-    with Checkpoints(tmp_path / "none", write=False) as checkpoints:
-        assert checkpoints.updates() == []
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_pool_of_the_users_own(tmp_path):
@@ -199,52 +174,10 @@ class Mine(NumpyPool):
     with as_users_run():
         run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
         runs.execute(run)
-        assert runs.Run.open(run.path).problem
+        assert runs.Run.open(run.path).components
         file.write_text(source + "# changed")
-        with pytest.raises(runs.RunError, match="has changed since"):
-            _ = runs.Run.open(run.path).problem
-
-
-def test_a_foreign_checkpoint_is_refused(tmp_path):
-    import orbax.checkpoint as ocp
-
-    with ocp.CheckpointManager(tmp_path / "c") as manager:
-        arrays = ocp.args.StandardSave({"x": np.zeros(2)})
-        manager.save(3, args=ocp.args.Composite(state=arrays))
-        manager.save(4, args=ocp.args.Composite(facts=ocp.args.JsonSave({"mine": 1})))
-    with Checkpoints(tmp_path / "c") as checkpoints:
-        with pytest.raises(CheckpointError, match="damaged"):
-            checkpoints.restore(3, {"x": np.zeros(2)})
-        with pytest.raises(CheckpointError, match="was not written by nres"):
-            checkpoints.restore(4, {"x": np.zeros(2)})
-
-
-def test_checkpoints_of_any_tree(tmp_path):
-    tree = {
-        "key": jax.random.split(jax.random.key(1), 3),
-        "other": jax.random.key(2, impl="rbg"),
-        "half": jnp.ones(2, jnp.bfloat16),
-        "empty": jnp.zeros((0, 2)),
-        "host": np.arange(3),
-        "nothing": None,
-    }
-    with Checkpoints(tmp_path / "c", keep=2) as checkpoints:
-        for update in (1, 2, 3):
-            checkpoints.save(update, tree, {})
-        checkpoints.wait()
-        assert checkpoints.updates() == [2, 3]
-        back, _ = checkpoints.restore(3, jax.eval_shape(lambda: tree) | {"host": tree["host"]})
-        with pytest.raises(CheckpointError, match=r"\['half'\] is bfloat16\[2\] there"):
-            checkpoints.restore(3, tree | {"half": jnp.ones(2)})
-        with pytest.raises(CheckpointError, match=r"it holds 5 arrays, 6 are"):
-            checkpoints.restore(3, tree | {"zzz": jnp.ones(2)})
-    assert isinstance(back["host"], np.ndarray)
-    np.testing.assert_array_equal(jax.random.bits(back["other"]), jax.random.bits(tree["other"]))
-    np.testing.assert_array_equal(
-        jax.random.key_data(back["key"]), jax.random.key_data(tree["key"])
-    )
-    assert back["half"].dtype == jnp.bfloat16
-    assert back["empty"].shape == (0, 2)
+        with pytest.raises(runs.RunError, match=r"mine\.py:Mine"):
+            _ = runs.Run.open(run.path).components
 
 
 def test_a_changed_system_is_not_continued(tmp_path):
@@ -255,15 +188,15 @@ def test_a_changed_system_is_not_continued(tmp_path):
         settings = runs.resolve(f"{file}:Bouncer", "nres", **SETTINGS)
         run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
         file.write_text(source.replace("9.8", "1.6"))
-        with pytest.raises(runs.RunError, match=r"mine.py:Bouncer has changed since"):
+        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
         file.write_text("# only a remark\n" + source)
-        assert runs.Run.open(run.path).problem
+        assert runs.Run.open(run.path).components
         bigger = source.replace(
             "jnp.array([1.0, 4.0])}", "jnp.array([1.0, 4.0]), 'b': jnp.ones(1)}"
         )
         file.write_text(bigger)
-        with pytest.raises(runs.RunError, match="has changed since"):
+        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
 
 
@@ -325,7 +258,7 @@ def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
     rewind_metrics(path, 1, None)
     assert read_lines(path) == good[:2]
     path.write_text('{"update"\n' + text)
-    with pytest.raises(MetricsError, match="line 1, is not JSON"):
+    with pytest.raises(MetricsError, match=r"metrics\.jsonl, line 1"):
         read_lines(path)
 
 
@@ -337,62 +270,6 @@ def test_tensorboard_files(done, tmp_path):
     data = file.read_bytes()
     for tag in (b"loss", b"eval/return", b"total_steps"):
         assert tag in data
-
-
-def test_settings_are_filled_from_the_paper():
-    settings = runs.resolve("lorenz", "pes", seed=3)
-    assert (settings.workers, settings.window, settings.sigma) == (200, 100, "0.04")
-    assert settings.lr == "1e-05,1000:1e-06"
-    assert runs.resolve("lorenz", "pes", lr=0.5).lr == "0.5"
-    assert runs.resolve("lorenz", "fulles").window is None
-    for method in runs.METHODS:
-        with as_users_run():
-            problem = runs.build(runs.resolve("lorenz", method))
-        assert type(problem.estimator).__name__.lower() == method
-    again = runs.Settings.from_json(json.loads(json.dumps(settings.to_json())))
-    assert again == settings
-
-
-@pytest.mark.parametrize(
-    ("system", "method", "given", "words"),
-    [
-        ("lorens", "nres", {}, "Did you mean lorenz?"),
-        ("lorenz", "nrs", {}, "Did you mean nres?"),
-        ("lorenz", "nres", {"optimizer": "sdg"}, "Did you mean sgd?"),
-        ("lorenz", "bptt", {"sigma": 0.1}, "bptt has no sigma; it takes workers"),
-        ("lorenz", "nres", {"lr": "fast"}, "lr: 'fast' is neither a number"),
-        ("lorenz", "nres", {"lr": "1,5:2,5:3"}, "must be positive and increase"),
-        ("lorenz", "nres", {"lr": "-1"}, "must be positive"),
-        ("lorenz", "nres", {"updates": 0}, "updates must be at least 1"),
-        ("lorenz", "nres", {"checkpoint_seconds": 0.0}, "checkpoint_seconds must be positive"),
-        ("lorenz", "nres", {"window": 3000}, "at most the horizon"),
-        ("lorenz", "nres", {"options": {"size": 3}}, "cannot be made from .*size=3"),
-        (BOUNCER, "nres", {}, "no preset for nres on .*: give --lr and --sigma"),
-        (BOUNCER + "x", "nres", {}, "Did you mean Bouncer?"),
-        ("nowhere.py:X", "nres", {}, "there is no file"),
-        ("json:JSONDecoder", "nres", {"lr": 1, "sigma": 1}, "neither an nres.System nor"),
-        ("no_such_module:X", "nres", {}, "cannot be imported"),
-        ("helpers:Wave", "nres", {"lr": 1, "sigma": 1}, "does not say where to start"),
-    ],
-)
-def test_what_does_not_make_a_run(system, method, given, words):
-    with as_users_run(), pytest.raises(runs.SettingsError, match=words):
-        runs.build(runs.resolve(system, method, **given))
-
-
-def test_modules_of_the_current_folder(tmp_path, monkeypatch):
-    shutil.copy(ROOT / "examples/bouncer.py", tmp_path / "local_bouncer.py")
-    monkeypatch.chdir(tmp_path)
-    settings = runs.resolve("local_bouncer:Bouncer", "nres", sigma=0.1, lr=0.1)
-    assert settings.window == 30
-    assert os.getcwd() not in sys.path
-
-
-def test_piecewise():
-    rate = nres.Piecewise.parse("1e-5,1000:1e-6,2000:0.25")
-    np.testing.assert_allclose([rate(0), rate(999)], 1e-5)
-    np.testing.assert_allclose([rate(1000), rate(1999), rate(2000)], [1e-6, 1e-6, 0.25])
-    assert nres.Piecewise.parse(str(rate)) == rate
 
 
 def test_how_much_longer(tmp_path):
@@ -438,3 +315,23 @@ def test_how_much_longer(tmp_path):
     drawn = runs.curves(group)["nres"]["update"]
     np.testing.assert_allclose(drawn.mean[12], np.mean([10 - 12 / 5, 10 - 12 / 4, 8]))
     np.testing.assert_allclose([drawn.low[12], drawn.high[12]], [7, 8])
+
+
+def test_a_checkpoint_vouches_for_the_metrics(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path, 1)
+    entry = {"total_steps": 1, "sequential_steps": 1, "seconds": 0.0, "loss": 1.0}
+    for update in range(4):
+        writer._write({"update": update} | entry)
+    writer.sync()
+    written, before = writer.written(), path.read_bytes()
+    writer._write({"update": 4} | entry)
+    writer.close()
+    rewind_metrics(path, 3, written)
+    assert path.read_bytes() == before
+    path.write_bytes(before.replace(b"1.0", b"2.0", 1))
+    with pytest.warns(DamagedMetricsWarning, match="update 3"):
+        rewind_metrics(path, 3, written)
+    path.write_bytes(before + b'{"update": 4, "tot')
+    entries, damage = parse_entries(path.read_bytes())
+    assert (len(entries), damage) == (4, [])

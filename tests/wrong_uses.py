@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import nres
 from nres.cli import app
+from torture.faulty_pool import FaultyPool
 
 
 class Fine(nres.System):
@@ -72,41 +73,6 @@ class Long(Fine):
     horizon: float = 10.5
 
 
-class SimplePool:
-    """A pool without a mistake, unless it is told to make one."""
-
-    can_fork = True
-    horizon = 10
-
-    def __init__(self, mistake="none"):
-        self.mistake = mistake
-
-    def check(self, theta):
-        pass
-
-    def fork(self, state, member):
-        return state
-
-    def advance(self, state, thetas, keys, start, window, length=None):
-        lanes = jax.tree.leaves(thetas)[0].shape[:2]
-        loss, steps = np.ones(lanes), np.broadcast_to(length, lanes)
-        ended = np.zeros(lanes, bool)
-        match self.mistake:
-            case "tuple":
-                return state, loss, steps, ended
-            case "integers":
-                loss = loss.astype(int)
-            case "negative steps":
-                steps = -steps
-            case "too many steps":
-                steps = steps + 5
-            case "fractions":
-                steps = steps / 2
-            case "shape":
-                loss = loss[0]
-        return nres.Window(0, loss, steps, ended)
-
-
 GOOD = {"workers": 3, "window": 5, "sigma": 0.1}
 THETA = jnp.ones(2)
 KEY = jax.random.key(0)
@@ -128,7 +94,7 @@ def train(**changes):
 
 
 def advance(mistake):
-    estimator = make(SimplePool(mistake))
+    estimator = make(FaultyPool(mistake))
     return estimator.estimate(THETA, estimator.init(THETA, KEY))
 
 
@@ -185,16 +151,16 @@ CASES = {
     "smoothing of NaN": (lambda: evaluate(sigma=math.nan), "ValueError", "sigma", "nan"),
     "2.5 episodes": (lambda: evaluate(episodes=2.5), "TypeError", "episodes", "2.5"),
     "10^9 episodes": (lambda: evaluate(episodes=2 * 10**9), "MemoryError", "episodes", "GiB"),
-    "a tuple": (lambda: advance("tuple"), "ValueError", "SimplePool.advance", "nres.Window("),
-    "integer losses": (lambda: advance("integers"), "ValueError", "SimplePool.advance", "float"),
+    "a tuple": (lambda: advance("tuple"), "ValueError", "FaultyPool.advance", "nres.Window("),
+    "integer losses": (lambda: advance("whole"), "ValueError", "FaultyPool.advance", "float"),
     "negative steps": (
-        lambda: advance("negative steps"), "ValueError", "SimplePool.advance", "steps",
+        lambda: advance("negative"), "ValueError", "FaultyPool.advance", "steps",
     ),
     "too many steps": (
-        lambda: advance("too many steps"), "ValueError", "SimplePool.advance", "between 0 and",
+        lambda: advance("many"), "ValueError", "FaultyPool.advance", "between 0 and",
     ),
-    "half steps": (lambda: advance("fractions"), "ValueError", "SimplePool.advance", "whole"),
-    "flat losses": (lambda: advance("shape"), "ValueError", "SimplePool.advance", "(2, 3)"),
+    "half steps": (lambda: advance("half-steps"), "ValueError", "FaultyPool.advance", "whole"),
+    "flat losses": (lambda: advance("shape"), "ValueError", "FaultyPool.advance", "(2, 3)"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Fill the tables of README.md and docs/ from results/, so that no number in them is typed.
+"""Fill the tables of README.md and docs/ from results/ and the code, so that none is typed.
 
 python tools/readme.py [--check]
 """
@@ -10,6 +10,7 @@ import sys
 
 import reproduction_page
 import scaling_page
+import settings_page
 from nres_paper.studies import PAPER_FULLES, PAPER_NRES
 from results import ROOT, load, table
 
@@ -318,6 +319,7 @@ def sweep_speed() -> str:
 PARTS = (
     *scaling_page.PARTS,
     *reproduction_page.PARTS,
+    *settings_page.PARTS,
     variance_periods,
     variance_fulles,
     variance_lorenz,

@@ -26,6 +26,8 @@ from nres import multihost
 from nres.errors import first_line
 
 FORMAT = "nres-1"
+# The name that the metadata has on the disk, in checkpoints of all versions.
+METADATA = "facts"
 # What the library that writes checkpoints takes for a pattern, or for another separator.
 _UNUSABLE = frozenset("[]" if os.sep == "\\" else "[]\\")
 
@@ -41,7 +43,7 @@ class Checkpoints:
     with nres.checkpoint.Checkpoints("checkpoints") as checkpoints:
         checkpoints.save(100, {"theta": theta}, {"seconds": 1.5})
         checkpoints.wait()
-        tree, facts = checkpoints.restore(100, like={"theta": theta})
+        tree, metadata = checkpoints.restore(100, like={"theta": theta})
     ```
 
     **Arguments:**
@@ -131,24 +133,24 @@ class Checkpoints:
         """The updates of which there is a complete checkpoint."""
         return multihost.from_primary(self._found())
 
-    def save(self, update: int, tree: PyTree, facts: dict[str, Any]) -> None:
-        """Copy the arrays and some JSON facts, and write them in the background."""
+    def save(self, update: int, tree: PyTree, metadata: dict[str, Any]) -> None:
+        """Copy the arrays and the metadata, which is JSON, and write them in the background."""
         leaves = [_to_host(leaf) for leaf in jax.tree.leaves(tree)]
         if self._manager is None:
             return
         # A copy, too: the caller may go on changing what is written only later.
-        facts = json.loads(json.dumps(facts))
-        facts = {
+        metadata = json.loads(json.dumps(metadata))
+        description = {
             "format": FORMAT,
             "leaves": _describe(tree, leaves),
-            "facts": facts,
-            "crc32": _facts_checksum(facts),
+            METADATA: metadata,
+            "crc32": _metadata_checksum(metadata),
         }
         args = self._ocp.args
         parts = {
-            # Orbax does not save arrays without elements; their shapes are among the facts.
+            # Orbax does not save arrays without elements; their shapes are described.
             "arrays": args.StandardSave({str(i): x for i, x in enumerate(leaves) if x.size}),
-            "facts": args.JsonSave(facts),
+            METADATA: args.JsonSave(description),
         }
         try:
             self._manager.save(update, args=args.Composite(**parts))
@@ -164,14 +166,14 @@ class Checkpoints:
         except Exception as error:
             raise CheckpointError(f"no checkpoint can be written: {first_line(error)}") from error
 
-    def facts(self, update: int) -> dict[str, Any]:
-        """The facts that were saved with a checkpoint."""
-        return self._description(update)["facts"]
+    def metadata(self, update: int) -> dict[str, Any]:
+        """Return the metadata that was saved with a checkpoint."""
+        return self._description(update)[METADATA]
 
     def restore(
         self, update: int, like: PyTree, *, partial: bool = False
     ) -> tuple[PyTree, dict[str, Any]]:
-        """A checkpoint's tree and facts.
+        """Return a checkpoint's tree and metadata.
 
         **Arguments:**
 
@@ -191,7 +193,7 @@ class Checkpoints:
         leaves = [leaf for leaf, want in zip(read, wanted, strict=True) if want]
         templates, structure = jax.tree.flatten(like)
         values = [_from_host(*each) for each in zip(leaves, templates, chosen, strict=True)]
-        return jax.tree.unflatten(structure, values), description["facts"]
+        return jax.tree.unflatten(structure, values), description[METADATA]
 
     def verify(self, update: int) -> None:
         """Read a checkpoint back; a `CheckpointError` says what is wrong with it."""
@@ -261,8 +263,8 @@ class Checkpoints:
         args = self._ocp.args
         assert self._manager is not None
         try:
-            composite = args.Composite(facts=args.JsonRestore())
-            return self._manager.restore(update, args=composite)["facts"]
+            composite = args.Composite(**{METADATA: args.JsonRestore()})
+            return self._manager.restore(update, args=composite)[METADATA]
         except Exception as error:
             raise self._damaged(update, first_line(error)) from error
 
@@ -273,16 +275,19 @@ class Checkpoints:
                 "another format."
             )
         try:
-            facts, leaves = description["facts"], description["leaves"]
+            metadata, leaves = description[METADATA], description["leaves"]
             for row in leaves:
                 # What is not a shape and a dtype fails here.
                 np.empty((0, *row["stored_shape"]), jnp.dtype(row["stored"]))
                 (row["name"], row["crc32"], row["shape"], row["dtype"])
-            whole = isinstance(facts, dict) and facts.get("update", update) == update
+            whole = isinstance(metadata, dict) and metadata.get("update", update) == update
         except (LookupError, TypeError, ValueError, AttributeError):
             whole = False
         # Checkpoints of earlier versions have no such sum.
-        if not whole or description.get("crc32", checksum := _facts_checksum(facts)) != checksum:
+        if (
+            not whole
+            or description.get("crc32", checksum := _metadata_checksum(metadata)) != checksum
+        ):
             raise self._damaged(update, "its description is not what was written")
         return description
 
@@ -344,8 +349,8 @@ def _from_host(value: np.ndarray, like: Any, saved: dict[str, Any]) -> Any:
     return jax.random.wrap_key_data(array, impl=saved["key"]) if "key" in saved else array
 
 
-def _facts_checksum(facts: Any) -> int:
-    return zlib.crc32(json.dumps(facts, sort_keys=True).encode())
+def _metadata_checksum(metadata: Any) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
 def _checksum(leaf: np.ndarray) -> int:

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from nres.training import Progress as TrainProgress
 
-# Redrawn at most so often, by the thread that trains: a thread of its own would compete with it.
+# Seconds between two drawings, by the thread that trains: another thread would compete with it.
 REFRESH_SECONDS = 0.5
-# A terminal of so many columns shows more numbers.
+# The number of columns from which on a terminal shows more numbers.
 WIDE = 120
-# Where nothing can be redrawn, lines follow each other more slowly.
+# Seconds between two lines where nothing can be redrawn.
 LINE_SECONDS = 10.0
 
 PHASES = {
@@ -72,7 +72,7 @@ class Display:
         self.bar.stop()
 
     def phase(self, name: str) -> None:
-        """Show what begins now."""
+        """Show the phase that begins."""
         text = PHASES.get(name, name)
         # Evaluations come often and are mostly short: once there are numbers, those stay.
         if text and not (name == "evaluating" and (self.line or not self.is_bar)):

@@ -115,7 +115,7 @@ def _learned(context: Context) -> Result:
     run = find_run(settings, read_runs(kept))
     if run is None or not file.exists():
         folder = context.finished(context.folder / "runs" / "nres", settings)
-        system = folder.problem.system
+        system = folder.components.system
         assert isinstance(system, LearnedOptimizerSystem)
         write_optimizer(folder, system, file)
         run = FinishedRun.of("NRES", folder)

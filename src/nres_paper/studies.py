@@ -114,8 +114,8 @@ def _along_pes(
         keep_every=study.keep_every,
         options=options,
     )
-    problem = build(settings)
-    horizon = problem.system.horizon
+    components = build(settings)
+    horizon = components.system.horizon
     periods = [k for k in study.periods if k < horizon] if not with_fulles else []
     wanted: dict[str, Any] = {
         "windows": [study.window, horizon] if with_fulles else [study.window],
@@ -147,7 +147,7 @@ def _along_pes(
         trajectory = {u: theta for u, theta in run.trajectory().items() if u}
     key = jax.random.key(seed)
     rows = sweep_along(
-        problem.system, trajectory, key, known, _keeper(context, file, about), **wanted
+        components.system, trajectory, key, known, _keeper(context, file, about), **wanted
     )
     metadata = {name: about[name] for name in ("seconds", "device", "versions")}
     return study, horizon, rows, metadata

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from random import Random
 
 import cases
+import faulty_pool
 from context import Context, Failure, working
 
 SECONDS = 60.0
@@ -35,7 +36,7 @@ OPTIMIZERS += [
     "optax.polyak_sgd()",
 ]
 OPTIMIZERS += ["optax.contrib.prodigy()", "(lambda g: g, lambda g: g)"]
-SYSTEMS = ["Wave", "None", "'lorenz'", "lambda x: x", "object()", "Pool", "nres.System", "3"]
+SYSTEMS = ["Wave", "None", "'lorenz'", "lambda x: x", "object()", "FaultyPool", "nres.System", "3"]
 HORIZONS = ["12.0", "-1", "0", "'12'", "None", "1", "2**31", "10**30", "2**40", "jnp.asarray(12)"]
 FUNCTIONS = ["None", "3", "'f'", "lambda: 0", "lambda x: 'x'", "lambda x: None", "lambda x: {}"]
 FUNCTIONS += ["lambda x: {'a': 1, 2: 3}", "lambda x: jnp.ones(2)", "lambda x: 1j", "print"]
@@ -111,9 +112,9 @@ def _system(chance: Random) -> str:
     if kind < 0.6:
         return chance.choice(SYSTEMS)
     if kind < 0.7:
-        return f"{chance.choice(['Wave(', 'Pool(horizon='])}{chance.choice(HORIZONS)})"
+        return f"{chance.choice(['Wave(', 'FaultyPool(horizon='])}{chance.choice(HORIZONS)})"
     if kind < 0.8:
-        return f"Pool({chance.choice(list(cases.WINDOWS))!r})"
+        return f"FaultyPool({chance.choice(list(faulty_pool.WINDOWS))!r})"
     start = _mostly(chance, "good", list(cases.STARTS), 0.5)
     return f"Broken({start!r}, {_mostly(chance, 'good', list(cases.ENDS), 0.3)!r})"
 

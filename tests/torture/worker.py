@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
+import faulty_pool
 import jax
 import numpy as np
 from typer.testing import CliRunner
@@ -53,7 +54,7 @@ def complaint(error: Exception) -> str | None:
     """Say why an error is not one that a user could act on."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = [file.startswith(OURS) for file in frames]
-    users = [file in (cases.__file__, "<call>") for file in frames]
+    users = [file in (cases.__file__, faulty_pool.__file__, "<call>") for file in frames]
     last = max(i for i, _ in enumerate(frames) if ours[i] or users[i])
     if users[last] and (last == len(frames) - 1 or frames[last] != "<call>"):
         return None  # raised by the code of the user, whose mistake it is

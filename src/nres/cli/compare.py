@@ -10,7 +10,8 @@ from rich.table import Table
 
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
-from nres.cli.train import DataDir, Options, PolicyOption, Quiet, System, finished, parse_options
+from nres.cli.options import Quiet, System, expand, setting_options, system_options
+from nres.cli.train import finished
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import write_json
 from nres.runs import (
@@ -27,64 +28,66 @@ from nres.runs import (
     times_to_level,
 )
 from nres.runs.compare import AXES, Curve, headline
-from nres.runs.settings import EVALUATIONS
+from nres.runs.defaults import EVALUATIONS
+from nres.runs.methods import ESTIMATOR_SETTINGS
+from nres.runs.settings import DECLARATIONS, checked
 
 # With a budget of seconds, updates are not what ends a run.
 ENDLESS = 10**9
 
 
 @explained
+@expand(given=setting_options("compare"), options=system_options)
 def compare(
     system: System,
+    given: dict[str, Any],
+    options: dict[str, Any],
     methods: Annotated[
-        str, typer.Option(help="Their names, with commas between.")
+        str,
+        typer.Option(
+            help="Compare these methods, with commas between their names.", metavar="NAMES"
+        ),
     ] = "nres,pes,tes,fulles",
-    seeds: Annotated[int, typer.Option(help="How many seeds for each.", min=1)] = 3,
-    updates: Annotated[int | None, typer.Option(help="Updates of each run.", min=1)] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Run each method with N seeds.", min=1, metavar="N")
+    ] = 3,
     budget_steps: Annotated[
-        float | None, typer.Option(help="Unroll steps of each run, such as 1e8.")
+        float | None,
+        typer.Option(
+            help="Stop each run after so many unroll steps, for example 1e8.",
+            metavar="STEPS",
+            rich_help_panel=DECLARATIONS["budget_seconds"].panel,
+        ),
     ] = None,
-    budget_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of training of each run.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="N, for all methods.")] = None,
-    sigma: Annotated[str | None, typer.Option(help="For all methods that have noise.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="For all methods.")] = None,
-    lr: Annotated[str | None, typer.Option(help="For all methods.")] = None,
     level: Annotated[
         float | None,
-        typer.Option(help="The level to reach; by default the best that NRES reaches early."),
+        typer.Option(
+            help="Measure the time to this level; by default to the best that NRES reaches early."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the comparison.")] = None,
-    policy: PolicyOption = None,
-    data_dir: DataDir = None,
-    options: Options = None,
+    out: Annotated[Path | None, typer.Option(help="Write the comparison to this folder.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run several methods one after another, then tabulate and draw them side by side.
 
-    Given the folder of a comparison that was interrupted, it goes on with that one.
+    Given the folder of a comparison that was interrupted, continue that one.
 
     Example: nres compare lorenz --methods nres,pes,fulles --seeds 3 --budget-steps 1e8
     """
     names = [name.strip().lower() for name in methods.split(",") if name.strip()]
     if len(set(names)) < len(names) or not names:
         raise SettingsError(f"--methods names each method once, got {methods!r}.")
+    updates, budget_seconds = given.pop("updates"), given.pop("budget_seconds")
     if sum(budget is not None for budget in (updates, budget_steps, budget_seconds)) > 1:
         raise SettingsError("give one of --updates, --budget-steps and --budget-seconds.")
     for option, budget in ("steps", budget_steps), ("seconds", budget_seconds):
         if budget is not None and not 0 < budget < math.inf:
             raise SettingsError(f"--budget-{option} must be positive, got {budget}.")
-    common: dict[str, Any] = {
-        "optimizer": optimizer,
-        "lr": lr,
-        "options": parse_options(options, policy=policy, data_dir=data_dir),
-    }
+    common = given | {"options": system_options(**options)}
     planned: dict[str, list[Settings]] = {}
     for name in names:
-        own = common | {"workers": workers}
-        if name in METHODS and "sigma" in METHODS[name].takes:
-            own["sigma"] = sigma
+        other = ESTIMATOR_SETTINGS - set(METHODS[checked("method", name)].accepts)
+        own = {k: v for k, v in common.items() if k not in other}
         own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
         # Evaluations are what a comparison is for: their cost is no reason to make fewer.
         made = own["updates"] or resolve(system, name, eval_every=1, **own).updates
@@ -180,7 +183,7 @@ def _ratio(value: float, reference: float) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    """As JSON has it, which knows no infinity: null is never."""
+    """Return a number for JSON, which knows no infinity: null means never."""
     return value if math.isfinite(value) else None
 
 

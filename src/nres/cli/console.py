@@ -8,7 +8,7 @@ from rich.text import Text
 
 
 def plain(value: Any) -> Text:
-    """Any text as it is: no markup, and control characters written out.
+    """Return a text as it is: without markup, and with control characters written out.
 
     Names and paths may come from a file that somebody else wrote, and would otherwise colour,
     clear or rewrite the screen.

@@ -1,4 +1,4 @@
-"""`nres data`: which data sets are there, and how to get them."""
+"""`nres data`: list data sets and download them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,12 @@ from nres.runs import SettingsError
 @explained
 def data(
     fetch: Annotated[
-        str | None, typer.Option("--download", help="Fetch this data set.", metavar="NAME")
+        str | None, typer.Option("--download", help="Download this data set.", metavar="NAME")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Look, and put, in this folder.")] = None,
-    url: Annotated[str | None, typer.Option(help="Fetch from a mirror.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Look for data sets, and put them, in this folder.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Download from this mirror.")] = None,
 ) -> None:
     """List the data sets that are found, or download one.
 

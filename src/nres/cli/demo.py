@@ -11,20 +11,22 @@ from rich.table import Table
 
 from nres.cli.console import say
 from nres.cli.errors import explained
-from nres.cli.train import Seed
+from nres.cli.options import Seed
 from nres.display import Display
 from nres.figures import DISPLAY_NAMES, lorenz_paths
 from nres.files import write_json
 from nres.runs import build, resolve
+from nres.runs.components import EVAL_KEY
 from nres.runs.registry import SYSTEMS
-from nres.runs.settings import EVAL_KEY
 from nres.systems import Lorenz
 from nres.training import TrainResult, train
 
 
 @explained
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("."),
+    out: Annotated[
+        Path, typer.Option(help="Write the figure and the numbers to this folder.")
+    ] = Path("."),
     seed: Seed = 0,
 ) -> None:
     """Fit a chaotic system with each of the nine methods; print a table and draw a figure.
@@ -43,16 +45,16 @@ def demo(
     system, results = SYSTEMS["lorenz"].make(), {}
     for method in SYSTEMS["lorenz"].presets:
         settings = resolve("lorenz", method, seed=seed)
-        problem = build(settings)
+        components = build(settings)
         silent = not console.is_terminal
         with Display(f"{DISPLAY_NAMES[method]:7}", console, quiet=silent) as display:
             result = train(
-                problem.estimator,
-                problem.optimizer,
-                problem.theta,
+                components.estimator,
+                components.optimizer,
+                components.theta,
                 updates=settings.updates,
-                key=problem.key,
-                eval_fn=problem.measure,
+                key=components.key,
+                eval_fn=components.measure,
                 eval_every=settings.eval_every,
                 progress=display,
             )

@@ -1,4 +1,4 @@
-"""Errors that a user can mend are told in a sentence, without a traceback."""
+"""Errors that a user can fix, told in a sentence without a traceback."""
 
 import functools
 import os
@@ -48,7 +48,7 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def explained(command: Callable) -> Callable:
-    """A command that ends with one clear sentence where it cannot go on."""
+    """Let a command end with one clear sentence where it cannot go on."""
 
     @functools.wraps(command)
     def wrapped(*arguments, **options):
@@ -78,7 +78,7 @@ def explained(command: Callable) -> Callable:
 
 
 def _of_jax(error: Exception) -> str | None:
-    """The sentence for an error of JAX that is the user's to mend."""
+    """Return a sentence for an error of JAX that the user can fix."""
     text = str(error)
     if any(words in text for words in _BACKEND):
         wanted = os.environ.get("JAX_PLATFORMS")

@@ -7,15 +7,15 @@ import typer
 
 from nres.cli.console import say
 from nres.cli.errors import explained
-from nres.cli.train import Best, TrustCode
+from nres.cli.options import Best, RunFolder, TrustCode
 from nres.runs import Run, RunError, SettingsError, write_optimizer
 from nres.systems.learned_optimizer import LearnedOptimizerSystem
 
 
 @explained
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="The .npz file to write.")] = None,
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="Write this .npz file.")] = None,
     best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:
@@ -27,7 +27,7 @@ def export(
     out = out or opened.path / "optimizer.npz"
     if out.suffix != ".npz":
         raise SettingsError(f"{out} must end in .npz.")
-    system = opened.problem.system
+    system = opened.components.system
     if not isinstance(system, LearnedOptimizerSystem):
         raise RunError(f"{opened.settings.system} learns no optimizer: there is none to export.")
     for path in write_optimizer(opened, system, out, best=best):

@@ -12,14 +12,12 @@ from rich.table import Table
 from nres.checks import LARGEST
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
+from nres.cli.options import Best, RunFolder, Seed, TrustCode
 from nres.cli.outcome import losses
-from nres.cli.train import Best, Seed, TrustCode
 from nres.evaluation import evaluate as evaluate_system
 from nres.figures import run_figure
 from nres.runs import METHODS, OPTIMIZERS, Run, RunError
 from nres.runs.registry import SYSTEMS
-
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
 
 
 @explained
@@ -38,7 +36,7 @@ def list_known() -> None:
     for heading in ("name", "what", "options"):
         methods.add_column(heading)
     for name, info in METHODS.items():
-        methods.add_row(name, info.summary, ", ".join(info.takes))
+        methods.add_row(name, info.summary, ", ".join(info.accepts))
     console.print(systems, methods)
     console.print(f"\nOptimizers: {', '.join(OPTIMIZERS)}.")
     for name, known in SYSTEMS.items():
@@ -65,18 +63,18 @@ def show(run: RunFolder) -> None:
     opened = Run.open(run)
     metrics, config = opened.metrics, opened.config
     table = Table(box=None, show_header=False, pad_edge=False)
-    facts = {k: v for k, v in opened.settings.to_json().items() if v not in (None, {})}
-    facts["created"] = config.get("created")
+    metadata = {k: v for k, v in opened.settings.to_json().items() if v not in (None, {})}
+    metadata["created"] = config.get("created")
     for name in ("device", "versions", "git"):  # as they were found, whatever they are
         value = config.get(name)
         described = value.items() if isinstance(value, dict) else ()
-        facts[name] = ", ".join(f"{k} {v}" for k, v in described)
+        metadata[name] = ", ".join(f"{k} {v}" for k, v in described)
     done = int(metrics["update"][-1]) if len(metrics["update"]) else 0
-    facts["updates made"] = f"{done:,} of {opened.settings.updates:,}"
+    metadata["updates made"] = f"{done:,} of {opened.settings.updates:,}"
     if done:
-        facts["seconds"] = f"{metrics['seconds'][-1]:.1f}"
-        facts["unroll steps"] = f"{metrics['total_steps'][-1]:.3e}"
-    for name, value in facts.items():
+        metadata["seconds"] = f"{metrics['seconds'][-1]:.1f}"
+        metadata["unroll steps"] = f"{metrics['total_steps'][-1]:.3e}"
+    for name, value in metadata.items():
         if value:
             table.add_row(name, plain(value))
     for line in losses(opened):
@@ -89,7 +87,7 @@ def show(run: RunFolder) -> None:
 def evaluate(
     run: RunFolder,
     episodes: Annotated[
-        int, typer.Option(help="The number of episodes.", min=1, max=LARGEST)
+        int, typer.Option(help="Average over N episodes.", min=1, max=LARGEST)
     ] = 100,
     seed: Seed = 0,
     best: Best = False,
@@ -100,20 +98,20 @@ def evaluate(
     Example: nres evaluate runs/first --episodes 1000
     """
     opened = Run.open(run, trust_code=trust_code)
-    (updates, theta), problem = opened.newest(best=best), opened.problem
-    result = evaluate_system(problem.system, theta, jax.random.key(seed), episodes=episodes)
+    (updates, theta), components = opened.newest(best=best), opened.components
+    result = evaluate_system(components.system, theta, jax.random.key(seed), episodes=episodes)
     each = np.asarray(result.losses)
-    spread = each.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
-    say(f"loss: {each.mean():.5g} ± {spread:.2g} over {episodes} episodes, after {updates} updates")
+    stderr = each.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
+    say(f"loss: {each.mean():.5g} ± {stderr:.2g} over {episodes} episodes, after {updates} updates")
     say("As measured while training:")
-    for name, value in problem.measure(theta).items():
+    for name, value in components.measure(theta).items():
         say(f"  {name}: {float(value):.5g}")
 
 
 @explained
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    out: Annotated[Path | None, typer.Option(help="The picture to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write this picture.")] = None,
 ) -> None:
     """Draw one or several runs: into the run's folder, or to a file.
 

@@ -1,4 +1,4 @@
-"""How the processes of a run on several hosts find each other."""
+"""Connections between the processes of a run on several hosts."""
 
 import contextlib
 import os
@@ -15,24 +15,38 @@ from nres import multihost
 from nres.cli.errors import tell
 from nres.errors import first_line
 from nres.runs import SettingsError
-
-Coordinator = Annotated[
-    str | None,
-    typer.Option(
-        help="Of several hosts: where process 0 listens, or auto on a cluster that JAX knows.",
-        metavar="HOST:PORT",
-    ),
-]
-NumProcesses = Annotated[int | None, typer.Option(help="How many processes there are in all.")]
-ProcessId = Annotated[int | None, typer.Option(help="Which of them this is, from 0.")]
-ConnectTimeout = Annotated[int, typer.Option(help="Seconds to wait for the others.")]
+from nres.runs.settings import PLACEMENT
 
 # A process of which nothing is heard for so many seconds is taken for dead.
 HEARTBEAT_SECONDS = 60
 
 
 def connect(
-    coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: int
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            help="Join the processes of several hosts, the first of which listens here; auto on a "
+            "cluster that JAX knows.",
+            metavar="HOST:PORT",
+            rich_help_panel=PLACEMENT,
+        ),
+    ] = None,
+    num_processes: Annotated[
+        int | None,
+        typer.Option(help="Wait for N processes in all.", metavar="N", rich_help_panel=PLACEMENT),
+    ] = None,
+    process_id: Annotated[
+        int | None,
+        typer.Option(
+            help="Be this one of the processes, from 0.", metavar="I", rich_help_panel=PLACEMENT
+        ),
+    ] = None,
+    connect_timeout: Annotated[
+        int,
+        typer.Option(
+            help="Wait for the others this long.", metavar="SECONDS", rich_help_panel=PLACEMENT
+        ),
+    ] = 60,
 ) -> None:
     """Make this process one of several, if it is said to be; before JAX computes anything."""
     if coordinator is None:
@@ -48,16 +62,18 @@ def connect(
         arguments = _checked(coordinator, num_processes, process_id)
         what = f"not all of the {num_processes} processes"
         if process_id:
-            _wait_for(coordinator, timeout)
+            _wait_for(coordinator, connect_timeout)
     late = (
-        f"{what} came together within {timeout} s. Start all of them, with the same --coordinator "
-        "and --num-processes and a --process-id of its own each; --connect-timeout waits longer."
+        f"{what} came together within {connect_timeout} s. Start all of them, with the same "
+        "--coordinator and --num-processes and a --process-id of its own each; --connect-timeout "
+        "waits longer."
     )
-    with _deadline(timeout, late):
+    with _deadline(connect_timeout, late):
         try:
             jax.distributed.initialize(
                 **arguments,
-                initialization_timeout=2 * timeout,  # it would end the process without a word
+                initialization_timeout=2
+                * connect_timeout,  # it would end the process without a word
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
             wrong = num_processes not in (None, jax.process_count())
@@ -140,7 +156,7 @@ def _deadline(seconds: int, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_greeting() -> Iterator[None]:
-    """What connects CPUs says so on standard output, from C++."""
+    """Hide the greeting that the library which connects CPUs prints to standard output."""
     before = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

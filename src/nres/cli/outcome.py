@@ -40,7 +40,7 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def losses(run: Run, made: int | None = None) -> list[str]:
-    """The training loss and the evaluations of a run, from the first to the last, in words.
+    """Describe the training loss and the evaluations of a run, from the first to the last.
 
     **Arguments:**
 
@@ -74,7 +74,7 @@ def losses(run: Run, made: int | None = None) -> list[str]:
 
 
 def large_noise(run: Run) -> list[str]:
-    """A warning where the noise makes the loss a multiple of what it is without."""
+    """Warn if the noise makes the loss a multiple of the loss without noise."""
     metrics = run.metrics
     if run.settings.sigma is None or LOSS not in metrics:
         return []
@@ -94,7 +94,7 @@ def large_noise(run: Run) -> list[str]:
 
 
 def diverged(outcome: Outcome) -> str:
-    """The sentence for a run whose workers gave nothing finite any more."""
+    """Return the sentence for a run that has no finite worker any more."""
     run = outcome.run
     return (
         f"no worker of {run.path} gives a finite loss or gradient any more, so the run has ended "

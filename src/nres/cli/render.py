@@ -7,7 +7,7 @@ import typer
 
 from nres.cli.console import say
 from nres.cli.errors import explained
-from nres.cli.train import Best, Seed, TrustCode
+from nres.cli.options import Best, RunFolder, Seed, TrustCode
 from nres.pools import MujocoPool
 from nres.pools.mujoco.render import choose_backend, film, save
 from nres.runs import Run, RunError, SettingsError
@@ -15,12 +15,13 @@ from nres.runs import Run, RunError, SettingsError
 
 @explained
 def render(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: RunFolder,
     out: Annotated[
-        Path | None, typer.Option(help="A .gif for an animation, a .png for a strip of frames.")
+        Path | None,
+        typer.Option(help="Write this .gif with an animation, or .png with a strip of frames."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="How many steps to show.", min=1)] = 400,
-    every: Annotated[int, typer.Option(help="Steps from frame to frame.", min=1)] = 4,
+    steps: Annotated[int, typer.Option(help="Show N steps.", min=1)] = 400,
+    every: Annotated[int, typer.Option(help="Show a frame every N steps.", min=1)] = 4,
     seed: Seed = 0,
     best: Best = False,
     trust_code: TrustCode = False,
@@ -34,7 +35,7 @@ def render(
     out = out or opened.path / "policy.gif"
     if out.suffix not in (".gif", ".png"):
         raise SettingsError(f"{out} must end in .gif or .png.")
-    pool = opened.problem.system
+    pool = opened.components.system
     if not isinstance(pool, MujocoPool):
         raise RunError(f"{opened.settings.system} is not a MuJoCo task: there is nothing to film.")
     frames = film(pool, opened.theta(best=best), seed, steps=steps, every=every)

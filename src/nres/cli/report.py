@@ -16,10 +16,10 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of runs, or of a comparison.", metavar="RUN...")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write this HTML file.")] = Path(
         "report.html"
     ),
-    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Runs compared",
+    title: Annotated[str, typer.Option(help="Give the page this heading.")] = "Runs compared",
 ) -> None:
     """Write one HTML page about runs: interactive curves, sortable tables, settings, pictures.
 

@@ -17,15 +17,15 @@ from rich.table import Table
 
 from nres.cli.console import plain, say
 from nres.cli.errors import explained
-from nres.cli.train import DataDir, Options, PolicyOption, Quiet, Seed, System, parse_options
+from nres.cli.options import Quiet, Seed, System, expand, system_options
 from nres.execution import choose
 from nres.figures import advice_figure, periods_figure
 from nres.files import write_json
 from nres.pools.jax import as_pool
-from nres.runs import Run, Settings, SettingsError, build, new_path, resolve
+from nres.runs import Components, Run, Settings, SettingsError, build, new_path, resolve
 from nres.runs.folder import device, versions
+from nres.runs.names import full_name
 from nres.runs.registry import SYSTEMS
-from nres.runs.settings import Problem, full_name
 from nres.runs.trust import remember
 from nres.system import Theta
 from nres.variance import Row, sweep_along
@@ -36,31 +36,36 @@ from nres.workers import Steps
 SAMPLES, HOST_SAMPLES = 4096, 256
 
 RunOption = Annotated[
-    Path | None, typer.Option(help="A run of the system, whose parameters to take.")
+    Path | None, typer.Option(help="Take the parameters of this run of the system.")
 ]
 Samples = Annotated[
-    int | None, typer.Option(help="Episodes a sweep; by default fewer on a simulator.", min=8)
+    int | None,
+    typer.Option(help="Unroll N episodes per sweep; by default fewer on a simulator.", min=8),
 ]
 
 
 @explained
+@expand(options=system_options)
 def variance(
     system: System,
+    options: dict[str, Any],
     periods: Annotated[
-        str | None, typer.Option(help="K, with commas between; by default up to the horizon.")
+        str | None,
+        typer.Option(
+            help="Measure at these periods K, with commas between; by default up to the horizon."
+        ),
     ] = None,
-    window: Annotated[int | None, typer.Option(help="W, steps an estimate.", min=1)] = None,
-    sigma: Annotated[float | None, typer.Option(help="Scale of the noise.")] = None,
+    window: Annotated[int | None, typer.Option(help="Unroll W steps per estimate.", min=1)] = None,
+    sigma: Annotated[float | None, typer.Option(help="Scale the noise by this number.")] = None,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(help="A run, at whose checkpoints to measure: `nres train --keep-every`."),
+        typer.Option(
+            help="Measure at the checkpoints of this run, which `nres train --keep-every` keeps."
+        ),
     ] = None,
     samples: Samples = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for table and figure.")] = None,
-    policy: PolicyOption = None,
-    data_dir: DataDir = None,
-    options: Options = None,
+    out: Annotated[Path | None, typer.Option(help="Write table and figure to this folder.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure the total variance of gradient estimates against the noise-sharing period.
@@ -71,13 +76,13 @@ def variance(
     Example: nres variance lorenz --periods 100,200,500,2000 --checkpoints runs/first
     """
     console = Console()
-    given = parse_options(options, policy=policy, data_dir=data_dir)
-    run, problem, settings = _problem(system, checkpoints, seed, given, sigma, window)
-    pool = as_pool(problem.system)
+    given = system_options(**options)
+    run, components, settings = _measured(system, checkpoints, seed, given, sigma, window)
+    pool = as_pool(components.system)
     w = window or settings.window or max(1, pool.horizon // 10)
     chosen = _integers("--periods", periods) if periods else _quadrupling(w, pool.horizon)
     scale = sigma if sigma is not None else _first(settings.sigma)
-    trajectory: dict[int, Theta] = {0: problem.theta} if run is None else run.trajectory()
+    trajectory: dict[int, Theta] = {0: components.theta} if run is None else run.trajectory()
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
@@ -117,22 +122,25 @@ def variance(
 
 
 @explained
+@expand(options=system_options)
 def advise(
     system: System,
-    total_steps: Annotated[float, typer.Option(help="Unroll steps of the training in all.")] = 1e8,
+    options: dict[str, Any],
+    total_steps: Annotated[
+        float, typer.Option(help="Plan for so many unroll steps in total.")
+    ] = 1e8,
     sequential_steps: Annotated[
-        float, typer.Option(help="Unroll steps of the training one after another.")
+        float, typer.Option(help="Plan for so many unroll steps one after another.")
     ] = 1e5,
     sigmas: Annotated[
-        str | None, typer.Option(help="Scales of noise to try, with commas between.")
+        str | None, typer.Option(help="Try these scales of the noise, with commas between.")
     ] = None,
     run: RunOption = None,
     samples: Samples = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for figure and numbers.")] = None,
-    policy: PolicyOption = None,
-    data_dir: DataDir = None,
-    options: Options = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write figure and numbers to this folder.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Recommend method, window, workers and sigma for a budget, from a pilot sweep.
@@ -140,11 +148,11 @@ def advise(
     Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
     """
     console = Console()
-    given = parse_options(options, policy=policy, data_dir=data_dir)
+    given = system_options(**options)
     # A sigma and a window are needed to make an estimator; here it does not matter which.
-    opened, problem, settings = _problem(system, run, seed, given, 1.0, 1)
-    pool = as_pool(problem.system)
-    theta = problem.theta if opened is None else opened.theta()
+    opened, components, settings = _measured(system, run, seed, given, 1.0, 1)
+    pool = as_pool(components.system)
+    theta = components.theta if opened is None else opened.theta()
     many = samples or choose(pool, 1024, HOST_SAMPLES)
     for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
         if not 1 <= value < 1e18:
@@ -194,15 +202,15 @@ def advise(
     say(f"Figure: {folder / 'advice.png'}", console)
 
 
-def _problem(
+def _measured(
     system: str,
     run: Path | None,
     seed: int,
     options: dict[str, Any],
     sigma: float | None,
     window: int | None,
-) -> tuple[Run | None, Problem, Settings]:
-    """A run if one is given, and what is to be measured."""
+) -> tuple[Run | None, Components, Settings]:
+    """Return a run, if one is given, and its components, or those of a fresh start."""
     if run is not None:
         opened, named = Run.open(run), full_name(system)
         if (its := opened.settings.system) != named:
@@ -213,7 +221,7 @@ def _problem(
             raise SettingsError("the options of the system are those of the run: leave them out.")
         if opened.settings.sigma is None and sigma is None:
             raise SettingsError(f"{opened.settings.method} has no sigma: give --sigma.")
-        return opened, opened.problem, opened.settings
+        return opened, opened.components, opened.settings
     settings = resolve(
         system,
         "nres",
@@ -227,7 +235,7 @@ def _problem(
 
 
 def _writable(folder: Path) -> Path:
-    """The folder, made if need be: better now than when everything is computed."""
+    """Create a folder if need be: a mistake shows before everything is computed."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise SettingsError(f"{folder} cannot be written to.")
@@ -235,13 +243,13 @@ def _writable(folder: Path) -> Path:
 
 
 def _first(sigma: str | None) -> float:
-    """Of a schedule, where it begins."""
+    """Return the first value of a schedule."""
     assert sigma is not None
     return float(sigma.partition(",")[0])
 
 
 def _quadrupling(window: int, horizon: int) -> list[int]:
-    """Multiples of the window by powers of four, and the horizon."""
+    """Return the multiples of the window by powers of four, and the horizon."""
     periods = []
     while 2 * window <= horizon:
         periods.append(window)
@@ -270,7 +278,7 @@ def _floats(option: str, text: str) -> list[float]:
 
 @contextmanager
 def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
-    """A progress bar for something that reports the fraction that is done."""
+    """Show a progress bar for something that reports the fraction that is done."""
     hidden = quiet or not console.is_terminal
     with Progress(console=console, disable=hidden, transient=True) as progress:
         task = progress.add_task(title, total=1.0)

@@ -1,4 +1,4 @@
-"""Runs: settings, folders, metrics, checkpoints, and how to carry them out."""
+"""Runs: their settings, folders, metrics and checkpoints, and their execution."""
 
 from nres.files import write_json as write_json
 from nres.files import write_lines as write_lines
@@ -11,8 +11,11 @@ from nres.runs.compare import early_level as early_level
 from nres.runs.compare import evaluated as evaluated
 from nres.runs.compare import lower_median as lower_median
 from nres.runs.compare import times_to_level as times_to_level
-from nres.runs.execute import Outcome as Outcome
-from nres.runs.execute import execute as execute
+from nres.runs.components import Components as Components
+from nres.runs.components import build as build
+from nres.runs.defaults import resolve as resolve
+from nres.runs.execution import Outcome as Outcome
+from nres.runs.execution import execute as execute
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
 from nres.runs.folder import device as device
@@ -27,7 +30,4 @@ from nres.runs.names import SettingsError as SettingsError
 from nres.runs.registry import SYSTEMS as SYSTEMS
 from nres.runs.registry import KnownSystem as KnownSystem
 from nres.runs.registry import Preset as Preset
-from nres.runs.settings import Problem as Problem
 from nres.runs.settings import Settings as Settings
-from nres.runs.settings import build as build
-from nres.runs.settings import resolve as resolve

@@ -1,4 +1,4 @@
-"""Several runs side by side: curves over seeds, and how much longer a method takes than another."""
+"""Comparisons of runs: curves over seeds, and the time that each method takes to a level."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from nres.runs.folder import Run, RunError
 from nres.runs.metrics import read_entries
 
-# What a run is measured against: the columns of its metrics, and what they are called.
+# The axes that runs are compared on: columns of the metrics, and their labels.
 AXES: Mapping[str, str] = {
     "update": "updates",
     "sequential_steps": "sequential unroll steps",
@@ -21,25 +21,25 @@ AXES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
-    """What the evaluations of a run found, less being better, and where on each of `AXES`."""
+    """The evaluations of a run, less being better, and their positions on each of `AXES`."""
 
     at: Mapping[str, np.ndarray]
     values: np.ndarray
 
     @classmethod
     def of(cls, run: Run) -> "Evaluations":
-        """Those of a run: of what its system reports, the first."""
+        """Read the evaluations of a run: of the numbers that its system reports, the first."""
         return cls.read(evaluated(run))
 
     @classmethod
     def read(cls, entries: Sequence[Mapping[str, Any]]) -> "Evaluations":
-        """From entries with all of `AXES` and a `value`: not finite is worse than anything."""
+        """Take entries with all of `AXES` and a `value`; `None` is worse than any number."""
         values = [math.inf if entry["value"] is None else entry["value"] for entry in entries]
         at = {axis: np.array([entry[axis] for entry in entries], float) for axis in AXES}
         return cls(at, np.array(values, float))
 
     def smoothed(self, over: int) -> "Evaluations":
-        """With a running median, which one lucky evaluation does not move.
+        """Smooth the values by a running median, which one lucky evaluation does not move.
 
         The first evaluation is that of the start: it stays, and is no part of what follows.
         """
@@ -50,12 +50,12 @@ class Evaluations:
         return Evaluations(self.at, np.array([*self.values[:1], *medians]))
 
     def least(self, share: float = 1.0) -> float:
-        """The least value in the first part of the updates."""
+        """Return the least value in the first part of the updates."""
         x = self.at["update"]
         return float(self.values[x <= x[0] + (x[-1] - x[0]) * share].min())
 
     def first(self, level: float, axis: str) -> float:
-        """Where a level is first reached; infinite if it never is."""
+        """Return the position at which a level is first reached; infinite if it never is."""
         there = self.values <= level
         return float(self.at[axis][there][0]) if there.any() else math.inf
 
@@ -71,7 +71,7 @@ class Curve:
 
 
 def evaluated(run: Run) -> list[dict[str, Any]]:
-    """The evaluations of a run: where on each of `AXES`, and the `value` that is compared."""
+    """Return the evaluations of a run: a position on each of `AXES`, and the `value` to compare."""
     entries = read_entries(run.metrics_file)
     name = _headline(run, entries)
     return [
@@ -82,7 +82,7 @@ def evaluated(run: Run) -> list[dict[str, Any]]:
 
 
 def headline(run: Run) -> str:
-    """The evaluation that is compared: the first one a system reports."""
+    """Return the name of the number that is compared: the first one that a system reports."""
     return _headline(run, read_entries(run.metrics_file))
 
 
@@ -95,7 +95,7 @@ def _headline(run: Run, entries: Sequence[dict[str, Any]]) -> str:
 
 
 def curve(seeds: Sequence[Evaluations], axis: str) -> Curve:
-    """The evaluations of runs that differ in their seed, over one of `AXES`.
+    """Average the evaluations of runs that differ in their seed, over one of `AXES`.
 
     Seeds are brought to the same points by linear interpolation, as far as all of them got.
     """
@@ -109,26 +109,26 @@ def curve(seeds: Sequence[Evaluations], axis: str) -> Curve:
 
 
 def curves(methods: Mapping[str, Sequence[Evaluations]]) -> dict[str, dict[str, Curve]]:
-    """All methods over all axes."""
+    """Return the curves of all methods over all axes."""
     return {name: {axis: curve(seeds, axis) for axis in AXES} for name, seeds in methods.items()}
 
 
 def early_level(seeds: Sequence[Evaluations], share: float = 0.5) -> float:
-    """A level that every one of the runs reaches in the first part of its updates."""
+    """Return a level that every one of the runs reaches in the first part of its updates."""
     return max(one.least(share) for one in seeds)
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """Of an even number the lower one in the middle: infinite only if most are."""
+    """Return the median, of an even number the lower one: infinite only if most are."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def times_to_level(
     methods: Mapping[str, Sequence[Evaluations]], level: float
 ) -> dict[str, dict[str, float]]:
-    """Where on each axis each method first reaches a level: the median over seeds.
+    """Return the position on each axis at which each method first reaches a level.
 
-    Infinite where most never do.
+    It is the median over seeds, infinite if most never reach the level.
     """
     return {
         name: {axis: lower_median([one.first(level, axis) for one in seeds]) for axis in AXES}

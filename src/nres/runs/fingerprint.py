@@ -1,4 +1,4 @@
-"""Fingerprints: whether a system still computes what it did when a run was begun."""
+"""Fingerprints, by which a run notices that its system has changed."""
 
 import hashlib
 import json
@@ -11,42 +11,44 @@ import jax
 import numpy as np
 
 from nres.pools.jax import as_pool
-from nres.runs.settings import Problem, Settings
+from nres.runs.components import Components
+from nres.runs.settings import Settings
 
-# Where code lies and where objects are in memory, which a text about a program may mention.
-_PLACES = re.compile(r" at 0x[0-9a-fA-F]+| at \S+\.py:\d+|\S+\.py:\d+(:\d+)?")
+# Locations of code and of objects in memory, which a text about a program may mention.
+_LOCATIONS = re.compile(r" at 0x[0-9a-fA-F]+| at \S+\.py:\d+|\S+\.py:\d+(:\d+)?")
 
 
-def fingerprint(settings: Settings, problem: Problem) -> dict[str, str]:
-    """Tell a system from a changed one.
+def fingerprint(settings: Settings, components: Components) -> dict[str, str]:
+    """Compute a fingerprint of a system, which changes when the system does.
 
-    Of a JAX system: its computation, and the numbers in it. Of any other: its options, and the
-    file it comes from. The same wherever it is computed: in a terminal or not, installed here or
-    there.
+    It covers the computation of a JAX system and the numbers in it, and the options and the file
+    of any other. It depends neither on the terminal nor on where nres is installed.
     """
-    return _described(settings, problem, lambda jaxpr: _PLACES.sub("", _plain(jaxpr)))
+    return _described(settings, components, lambda jaxpr: _LOCATIONS.sub("", _plain(jaxpr)))
 
 
-def is_same(recorded: Any, settings: Settings, problem: Problem) -> bool:
-    """Tell if a recorded fingerprint is that of this problem, as far as that is known."""
-    new = fingerprint(settings, problem)
+def is_same(recorded: Any, settings: Settings, components: Components) -> bool:
+    """Tell if a recorded fingerprint is that of these components, as far as that is known."""
+    new = fingerprint(settings, components)
     if not isinstance(recorded, dict) or recorded.get("jax") != new["jax"]:
         return True  # made elsewhere: the same system may be written in another way
     if recorded == new:
         return True
     # Earlier versions wrote programs as JAX shows them: in colour if that was a terminal.
     earlier = (_plain, lambda jaxpr: jaxpr.pretty_print(use_color=True))
-    return any(recorded == _described(settings, problem, text) for text in earlier)
+    return any(recorded == _described(settings, components, text) for text in earlier)
 
 
 def _plain(jaxpr: Any) -> str:
     return jaxpr.pretty_print(use_color=False)
 
 
-def _described(settings: Settings, problem: Problem, text: Callable[[Any], str]) -> dict[str, str]:
+def _described(
+    settings: Settings, components: Components, text: Callable[[Any], str]
+) -> dict[str, str]:
     digest = hashlib.sha256()
-    pool = as_pool(problem.system)
-    shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(problem.theta)]
+    pool, theta = as_pool(components.system), components.theta
+    shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(theta)]
     digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
     file = settings.system.rpartition(":")[0]
     programs = pool.programs(problem.theta)

@@ -28,10 +28,12 @@ from nres.estimators.base import Estimator, blank_state
 from nres.estimators.values import EstimatorState
 from nres.execution import choose
 from nres.files import create_json, read_plain, write_json
+from nres.runs.components import Components, build, make_estimator
 from nres.runs.fingerprint import fingerprint, is_same
 from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
-from nres.runs.settings import Problem, Settings, build
+from nres.runs.placement import unplaced
+from nres.runs.settings import Settings
 from nres.runs.trust import foreign_code, is_remembered, remember
 from nres.system import Theta
 from nres.weights import Archive, load_theta, named_arrays, save_theta
@@ -43,7 +45,7 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
-# How often to look for a checkpoint that is replaced meanwhile.
+# The number of attempts to read checkpoints that are replaced meanwhile.
 ATTEMPTS = 5
 
 
@@ -67,15 +69,15 @@ class Run:
     """If true, the code that the config names is run, wherever the folder comes from."""
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, problem: Problem) -> "Run":
-        """A new folder with `config.json`. Nothing that exists is touched.
+    def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
+        """Create a new folder with `config.json`. Nothing that exists is touched.
 
         Of several processes that try to create a run in one folder, one succeeds. Of several
         that compute the run together the first has the folder.
         """
         path = Path(path)
         remember(settings.system, settings.options)
-        trace = fingerprint(settings, problem)
+        trace = fingerprint(settings, components)
         multihost.check_same(settings.to_json() | {"the code of the system": trace})
         if not multihost.is_primary():
             return cls(path, multihost.from_primary(None))
@@ -100,8 +102,8 @@ class Run:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if settings.start_from is not None:
-                config["start"] = _start_name(problem.theta)
-                save_theta(path / config["start"], problem.theta)
+                config["start"] = _start_name(components.theta)
+                save_theta(path / config["start"], components.theta)
             create_json(path / "config.json", config)
         except FileExistsError:
             raise taken from None
@@ -111,7 +113,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, *, trust_code: bool = False) -> "Run":
-        """The run in a folder. Nothing of it is executed before `problem` is asked for.
+        """Open the run in a folder. No code that it names is executed before `components`.
 
         **Arguments:**
 
@@ -148,25 +150,28 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """All entries of `metrics.jsonl`, as one array a column."""
+        """All entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
     @cached_property
-    def problem(self) -> Problem:
+    def components(self) -> Components:
         """System, estimator and optimizer, built on one device of this machine.
 
         Refused if they are not what they were, or if that would run code that nobody trusts.
         """
-        return self.build(dataclasses.replace(self.settings, devices=None, ray=None))
+        return self._build(unplaced(self.settings))
 
-    def spread(self) -> Problem:
-        """The same, to go on with: on all the devices or actors that the run is to use."""
-        settings = self.settings
-        alone = settings.devices is None and settings.ray is None
-        return self.problem if alone else self.build(settings)
+    def build(self, settings: Settings | None = None) -> Components:
+        """Build the components of this run where its workers are to live.
 
-    def build(self, settings: Settings) -> Problem:
-        """Build the problem of this run from settings that place it elsewhere."""
+        **Arguments:**
+
+        - `settings`: settings that place the run elsewhere; by default its own.
+        """
+        settings = settings or self.settings
+        return self.components if settings == unplaced(self.settings) else self._build(settings)
+
+    def _build(self, settings: Settings) -> Components:
         for code in foreign_code(settings.system, settings.options):
             if not self.trusted and not is_remembered(code):
                 raise RunError(
@@ -174,46 +179,47 @@ class Run:
                     f"in {code}, which you have not named on this machine yet. If you trust that "
                     "code, add --trust-code, or trust_code=True in Python."
                 )
-        problem = self._with_start(build(settings))
-        if not is_same(self.config.get("fingerprint"), settings, problem):
+        components = self._with_start(build(settings))
+        if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(
                 f"{settings.system} has changed since {self.path} was begun, so the run cannot be "
                 "continued. Undo the change, or begin a new run from its parameters: "
                 f"nres train ... --from {self.path}"
             )
-        return problem
+        return components
 
-    def _with_start(self, problem: Problem) -> Problem:
-        """The problem with the parameters that the run was told to begin with, if any."""
+    def _with_start(self, components: Components) -> Components:
+        """Return the components with the parameters that the run was told to begin with, if any."""
         name = self.config.get("start")
         if name is None:
-            return problem
+            return components
         if not isinstance(name, str) or Path(name).name != name:
             raise RunError(f"{self.path / 'config.json'}: start must be the name of a file.")
-        return dataclasses.replace(problem, theta=shared_theta(self.path / name, problem.theta))
+        theta = shared_theta(self.path / name, components.theta)
+        return dataclasses.replace(components, theta=theta)
 
     def theta(self, *, best: bool = False) -> Theta:
-        """The parameters in the newest checkpoint, or those of the best evaluation."""
+        """Return the parameters in the newest checkpoint, or those of the best evaluation."""
         return self.newest(best=best)[1]
 
     def updates_made(self) -> int:
-        """How many updates the newest checkpoint stands for, or none."""
+        """Return the number of updates made until the newest checkpoint, 0 without one."""
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             return max(checkpoints.updates(), default=0)
 
     def newest(self, *, best: bool = False) -> tuple[int, Theta]:
-        """The number of updates and the parameters of the newest checkpoint, or of the best."""
+        """Return the updates and the parameters of the newest checkpoint, or of the best one."""
         if not best:
             return self._thetas(lambda updates: updates[-1:])[0]
         if not (self.path / BEST).exists():
             raise RunError(f"{self.path} has no best parameters: it was never evaluated.")
         with Archive(self.path / BEST, follow=False) as archive:
-            return int(archive.read("update", 8)), archive.theta(self.problem.theta)
+            return int(archive.read("update", 8)), archive.theta(self.components.theta)
 
     def trajectory(self) -> dict[int, Theta]:
-        """Parameters along the way, by updates made: of all checkpoints that were to be kept.
+        """Return the parameters of all checkpoints that were to be kept, by updates made.
 
-        If none were, of those that there are.
+        If none were to be kept, return those of all checkpoints that there are.
         """
         every = self.settings.keep_every
         return dict(
@@ -221,7 +227,7 @@ class Run:
         )
 
     def _thetas(self, choose: Callable[[list[int]], list[int]]) -> list[tuple[int, Theta]]:
-        like, folder = self.problem.theta, self.path / "checkpoints"
+        like, folder = self.components.theta, self.path / "checkpoints"
         for attempt in range(ATTEMPTS):
             updates: list[int] = []
             try:
@@ -241,11 +247,11 @@ class Run:
         raise RunError(f"the checkpoints of {self.path} are replaced faster than they are read.")
 
     def marked(self, diverged: bool) -> "Run":
-        """The same run with a note if it ended without a finite worker; while it is `locked`."""
+        """Note in the config if the run ended without a finite worker; call it while `locked`."""
         return self._with_config({**self.config, "diverged": diverged})
 
     def changed(self, **settings: Any) -> "Run":
-        """The same run with other settings; to be called while the run is `locked`."""
+        """Write other settings to the config; call it while `locked`."""
         return self._with_config({**self.config, "settings": self.config["settings"] | settings})
 
     def _with_config(self, config: dict[str, Any]) -> "Run":
@@ -255,7 +261,7 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """While this is held, nobody else may work on the run."""
+        """Keep all other processes from working on the run."""
         if not multihost.is_primary():
             yield
             return
@@ -274,11 +280,14 @@ class Run:
             lock.release()
 
 
-def checkpoint_template(problem: Problem) -> dict[str, Any]:
-    """What a checkpoint of the problem looks like, without unrolling anything."""
-    estimator, theta = problem.estimator, problem.theta
-    state = choose(estimator, _blank_shapes, blank_state)(estimator, theta, problem.key)
-    optimizer = jax.eval_shape(problem.optimizer.init, theta)
+def checkpoint_template(settings: Settings, components: Components) -> dict[str, Any]:
+    """Describe a checkpoint of a run by shapes, without unrolling anything.
+
+    It is the same wherever the workers live, so an estimator on one device tells.
+    """
+    estimator, theta = make_estimator(settings, components.system), components.theta
+    state = choose(estimator, _blank_shapes, blank_state)(estimator, theta, components.key)
+    optimizer = jax.eval_shape(components.optimizer.init, theta)
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
 
@@ -319,18 +328,18 @@ def shared_theta(path: Path, like: Theta) -> Theta:
 
 
 def _is_leftover(file: Path) -> bool:
-    """Tell if a file is of a run that a killed process did not come to create."""
+    """Tell if a file was left by a process that was killed while it created a run."""
     return ".partial" in file.name or (file.name.startswith("start-") and file.suffix == ".npz")
 
 
 def _start_name(theta: Theta) -> str:
-    """A name that no other parameters have: another process may be creating the run, too."""
+    """Return a name that no other parameters have: another process may create the run, too."""
     content = b"".join(np.ascontiguousarray(x).tobytes() for x in named_arrays(theta).values())
     return f"start-{zlib.crc32(content):08x}.npz"
 
 
 def versions() -> dict[str, str]:
-    """What results depend on, by package."""
+    """Return the versions of all packages that results depend on."""
     # Of the source that runs, installed or not.
     found = {"python": platform.python_version(), "nres": nres.__version__}
     for package in _PACKAGES:
@@ -340,7 +349,7 @@ def versions() -> dict[str, str]:
 
 
 def device() -> dict[str, Any]:
-    """What this process computes on."""
+    """Describe the device that this process computes on."""
     devices = jax.devices()
     return {
         "backend": jax.default_backend(),
@@ -354,7 +363,7 @@ def device() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit that is checked out where the run was begun, if any."""
+    """Return the commit that is checked out in the current folder, if any."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`Keeper`: puts on the disk what a run needs to go on, and what it has found so far."""
+"""`Keeper`: writes the metrics, the checkpoints and the best parameters of a run."""
 
 import contextlib
 import math
@@ -84,7 +84,7 @@ class Keeper:
                 self.metrics.sync()
         carried = gathered(self.estimator, theta, state.estimator)
         tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
-        facts = {
+        metadata = {
             "update": state.update,
             "steps": list(state.steps),
             "seconds": state.seconds,
@@ -94,7 +94,7 @@ class Keeper:
             "remark": None if self.metrics is None else self.metrics.remark,
         }
         with self._explaining():
-            self.checkpoints.save(state.update, tree, facts)
+            self.checkpoints.save(state.update, tree, metadata)
             if self.saved_update < 0:
                 self.checkpoints.verify(state.update)
         self.saved_update, self.saved_time = state.update, time.monotonic()

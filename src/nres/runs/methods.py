@@ -15,7 +15,8 @@ class MethodInfo:
     """A method by its name on the command line."""
 
     estimator: Callable[..., Estimator]
-    takes: tuple[str, ...]
+    accepts: tuple[str, ...]
+    """The settings that are arguments of the estimator."""
     summary: str
     members: int = 2
     """Unrolls per worker."""
@@ -25,7 +26,7 @@ _ES = ("workers", "sigma", "noise")
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     {
         "nres": MethodInfo(
-            estimators.NRES, (*_ES, "window"), "one noise an episode: unbiased, least variance"
+            estimators.NRES, (*_ES, "window"), "one noise per episode: unbiased, least variance"
         ),
         "pes": MethodInfo(estimators.PES, (*_ES, "window"), "a new noise every window: unbiased"),
         "gpes": MethodInfo(
@@ -48,6 +49,9 @@ METHODS: Mapping[str, MethodInfo] = MappingProxyType(
         ),
     }
 )
+
+# Settings that not every method has.
+ESTIMATOR_SETTINGS = frozenset(name for info in METHODS.values() for name in info.accepts)
 
 OPTIMIZERS: Mapping[str, Callable[..., optax.GradientTransformation]] = MappingProxyType(
     {

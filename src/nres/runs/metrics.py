@@ -87,7 +87,7 @@ class MetricsWriter:
         os.fsync(self._file.fileno())
 
     def written(self) -> dict[str, int]:
-        """The length and the checksum of the file, to tell later whether it is the same."""
+        """Return the length and the checksum of the file, to recognise it later."""
         return {"bytes": self._bytes, "crc32": self._crc}
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class MetricsWriter:
             self._board.close()
 
     def _check_place(self) -> None:
-        """Notice that the file is no longer where it was: the disk takes what goes nowhere."""
+        """Notice that the file was deleted or replaced: writing to it would raise no error."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class MetricsWriter:
             raise MetricsError(f"{self.path} was deleted or replaced while the run wrote to it.")
 
     def _start(self, progress: Progress) -> dict[str, Any]:
-        """The entry of an evaluation before the first update."""
+        """Return the entry of an evaluation before the first update."""
         total, sequential = progress.state.steps
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         entry |= {"update": progress.state.update, "total_steps": total}
@@ -166,7 +166,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """The intact entries of `metrics.jsonl`, and a sentence about each damaged line.
+    """Return the intact entries of `metrics.jsonl`, and a sentence about each damaged line.
 
     A last line that was not written to its end is neither.
     """
@@ -190,7 +190,7 @@ def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Tell if a last line without an end is an entry all the same."""
+    """Tell if a last line without a line break is an entry all the same."""
     try:
         return _problem(json.loads(line.decode())) is None
     except (ValueError, RecursionError):
@@ -198,7 +198,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _problem(entry: Any) -> str | None:
-    """The reason why something is not an entry, or `None` if it is one."""
+    """Return the reason why something is not an entry, or `None` if it is one."""
     if not isinstance(entry, dict):
         return "is not an entry"
     for name in _COUNTS:
@@ -216,7 +216,7 @@ def _problem(entry: Any) -> str | None:
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
-    """The intact entries of a run; a warning tells of damaged lines, which are left out."""
+    """Read the intact entries of a run; a warning tells of damaged lines, which are left out."""
     if not path.exists() and not path.is_symlink():
         return []
     try:
@@ -234,7 +234,7 @@ def _listed(damage: list[str]) -> str:
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """The entries as arrays, by column; NaN where an entry has nothing to say."""
+    """Read the entries of a run as arrays, by column; NaN where an entry lacks the column."""
     entries = read_entries(path)
     names = dict.fromkeys([*COLUMNS[:-2], *(name for entry in entries for name in entry)])
     columns = {}

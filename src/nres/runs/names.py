@@ -25,13 +25,11 @@ class SettingsError(ValueError):
 
 
 def load_system(name: str, options: dict[str, Any]) -> Any:
-    """A system by its known name, `path/to/file.py:ClassName` or `module:ClassName`."""
+    """Make the system with a known name, `path/to/file.py:ClassName` or `module:ClassName`."""
     try:
         if name in SYSTEMS:
             known = SYSTEMS[name]
-            # Made once for settings and problem, unless it has a state of its own.
-            make = _immutable if issubclass(known.kind, System) else _from_json
-            return make(known.make, json.dumps(options, sort_keys=True))
+            return _constructed(known.make, known.kind, options)
         if name.startswith("gym:"):
             return GymPool(name.removeprefix("gym:"), **options)
         return _made(name, user_object(name)[1], options)
@@ -46,17 +44,22 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
         ) from error
 
 
-def _from_json(make: Callable[..., Any], options: str) -> Any:
+def _constructed(make: Callable[..., Any], kind: type, options: dict[str, Any]) -> Any:
+    """Make a system once for all who ask in turn, unless it has a state of its own."""
+    if not issubclass(kind, System):
+        return make(**options)
+    return _immutable(make, json.dumps(options, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=1)
+def _immutable(make: Callable[..., System], options: str) -> System:
     return make(**json.loads(options))
 
 
-_immutable = functools.lru_cache(maxsize=1)(_from_json)
-
-
 def _made(name: str, found: Any, options: dict[str, Any]) -> Any:
-    """The system or pool that a name stands for: only a class of one is called."""
+    """Return the system or pool that a name stands for: only a class of one is called."""
     if isinstance(found, type) and (issubclass(found, System) or _is_pool_class(found)):
-        return found(**options)
+        return _constructed(found, found, options)
     if isinstance(found, System) or (not isinstance(found, type) and isinstance(found, Pool)):
         if options:
             raise SettingsError(f"{name} is an object, not a class: it takes no --set.")
@@ -71,7 +74,7 @@ def _is_pool_class(found: type) -> bool:
 
 
 def described(error: BaseException, name: str) -> str:
-    """An error in a user's code as one line: the place in the file, the kind, the message."""
+    """Describe an error in a user's code in one line: its line in the file, type and message."""
     file = name.rpartition(":")[0]
     place = ""
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -84,12 +87,12 @@ def described(error: BaseException, name: str) -> str:
 
 
 def full_name(system: str) -> str:
-    """The name of a system, wherever one may be."""
+    """Return the name of a system that is valid in every folder."""
     return system if system in SYSTEMS or system.startswith("gym:") else user_object(system)[0]
 
 
 def user_object(name: str) -> tuple[str, Any]:
-    """The object that a name of the user's stands for, and its name from any folder."""
+    """Return the object that a user's name stands for, and its name from any folder."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
         raise SettingsError(
@@ -98,8 +101,10 @@ def user_object(name: str) -> tuple[str, Any]:
         )
     try:
         if where.endswith(".py"):
-            where = str(Path(where).resolve())
-            module = _load_file(Path(where))
+            file = Path(where).resolve()
+            if not file.is_file():
+                raise SettingsError(f"there is no file {file}.")
+            where, module = str(file), _load_file(file, file.read_bytes())
         else:
             with _importable(Path.cwd()):
                 module = importlib.import_module(where)
@@ -115,9 +120,9 @@ def user_object(name: str) -> tuple[str, Any]:
     return f"{where}:{attribute}", getattr(module, attribute)
 
 
-def _load_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise SettingsError(f"there is no file {path}.")
+@functools.lru_cache(maxsize=1)
+def _load_file(path: Path, content: bytes) -> ModuleType:
+    """Execute a file, unless it was the last one and still has the same content."""
     name = f"nres_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -139,7 +144,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def unknown(kind: str, name: str, known: Any) -> str:
-    """That there is no such name, and what may have been meant."""
+    """Say that there is no such name, and which one may have been meant."""
     close = difflib.get_close_matches(name, list(known), 1)
     hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
     return f"no {kind} is called {name!r}.{hint}"

@@ -1,4 +1,4 @@
-"""The code that a run's config may name, and whether to run it.
+"""Trust in the code that the config of a run names.
 
 A run folder is data: it may come from anybody. Its config names the system by a file or a module,
 whose code would run with your rights, so it runs only if you named it yourself, on a command line
@@ -35,7 +35,7 @@ def foreign_code(system: str, options: dict[str, Any]) -> list[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value, however deep."""
+    """Yield all texts in a JSON value, however deep."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -47,7 +47,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _origin(module: str) -> str:
-    """The file of a top-level module, found without importing it: another may have its name."""
+    """Find the file of a top-level module without importing it: another may have its name."""
     found = importlib.machinery.PathFinder.find_spec(module, [str(Path.cwd()), *sys.path])
     return "not found" if found is None else str(found.origin)
 

@@ -1,4 +1,4 @@
-"""`execute`: carry out a run, from its beginning or from its newest checkpoint."""
+"""`execute`: train a run from its beginning, or from its newest checkpoint."""
 
 import contextlib
 import dataclasses
@@ -13,10 +13,12 @@ from nres import multihost
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
 from nres.estimators.base import Estimator, blank_state
+from nres.runs.components import Components
+from nres.runs.defaults import EVALUATIONS
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
-from nres.runs.settings import EVALUATIONS, Problem, Settings
+from nres.runs.settings import Settings
 from nres.system import Theta
 from nres.training import Progress, Reporter, TrainResult, TrainState, train
 from nres.workers import Steps
@@ -24,14 +26,14 @@ from nres.workers import Steps
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How the execution of a run ended."""
+    """The end of the execution of a run."""
 
     run: Run
     result: TrainResult
     signal: int | None
     """The signal that asked for an early end, if one did."""
     resumed_at: int | None = None
-    """The update of the checkpoint that the run went on from, if it did."""
+    """The update of the checkpoint that the run was resumed from, if it was."""
     diverged: bool = False
     """True if training stopped because no worker was finite any more, or `theta` was not."""
 
@@ -46,7 +48,7 @@ class Outcome:
 def execute(
     run: Run,
     *,
-    problem: Problem | None = None,
+    components: Components | None = None,
     settings: Settings | None = None,
     updates: int | None = None,
     callback: Callable[[Progress], Any] | None = None,
@@ -56,10 +58,9 @@ def execute(
 ) -> Outcome:
     """Make the updates of a run that are still to be made.
 
-    Goes on from the newest checkpoint, if there is one. SIGINT (Ctrl-C) and SIGTERM end the run
-    after the updates under way, with a checkpoint to go on from; a run that was killed goes on
-    from its newest one, and ends exactly as it would have. A run that is complete is left as it
-    is.
+    The run is resumed from its newest checkpoint, if there is one, and then ends exactly as it
+    would have without a break. SIGINT (Ctrl-C) and SIGTERM end it after the updates under way,
+    with a checkpoint. A run that is complete is left as it is.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500)
@@ -70,29 +71,28 @@ def execute(
     **Arguments:**
 
     - `run`: a run, created or opened.
-    - `problem`: the problem that its settings describe, if it was built already.
-    - `settings`: settings that replace those of the run: the same on other devices or actors.
+    - `components`: the components that its settings describe, if they were built already.
+    - `settings`: settings that place the run elsewhere, on other devices or actors.
     - `updates`: the number of updates to make in all, if not as many as were planned.
-    - `callback`: called as that of `nres.train`.
-    - `progress`: as for `nres.train`.
+    - `callback`, `progress`: as for `nres.train`.
     - `tensorboard`: whether to write TensorBoard event files into the folder, too.
     - `fresh_episodes`: whether to keep parameters and optimizer, and begin new episodes; for
         simulators whose states cannot be saved.
     """
-    moved = settings is not None and settings != run.settings
+    relocated = settings is not None and settings != run.settings
     settings = settings or run.settings
-    if problem is None:
-        problem = run.spread()
+    if components is None:
+        components = run.build(settings)
     last = settings.updates if updates is None else whole_number("updates", updates)
     folder = run.path / "checkpoints"
     with (
-        _closing(problem.estimator),
+        _closing(components.estimator),
         run.locked(),
         Checkpoints(folder, keep_every=settings.keep_every) as checkpoints,
     ):
         multihost.check_same(settings.to_json() | {"updates": last})
-        theta, state = problem.theta, None
-        facts: dict[str, Any] = {}
+        theta, state = components.theta, None
+        metadata: dict[str, Any] = {}
         saved = checkpoints.updates()
         made = saved[-1] if saved else 0
         if last < made:
@@ -101,24 +101,26 @@ def execute(
                 "for more."
             )
         budget = settings.budget_seconds
-        if saved and budget is not None and checkpoints.facts(made)["seconds"] >= budget:
+        if saved and budget is not None and checkpoints.metadata(made)["seconds"] >= budget:
             last = made
         if saved:
-            theta, state, facts = _continued(run, problem, checkpoints, made, fresh_episodes, last)
-        if moved or last != run.settings.updates:
+            theta, state, metadata = _continued(
+                run, components, checkpoints, made, fresh_episodes, last
+            )
+        if relocated or last != run.settings.updates:
             planned = last if budget is None else settings.updates
             run = run.changed(**settings.to_json() | {"updates": planned})
         metrics: MetricsWriter | None = None
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if multihost.is_primary():
             # Before the first update there may be an evaluation already, which is repeated.
-            rewind_metrics(run.metrics_file, made or -1, facts.get("metrics"))
+            rewind_metrics(run.metrics_file, made or -1, metadata.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
-            remark = {"fresh_episodes": 1} if saved and fresh_episodes else facts.get("remark")
-            pending = facts.get("pending")
+            remark = {"fresh_episodes": 1} if saved and fresh_episodes else metadata.get("remark")
+            pending = metadata.get("pending")
             metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
-            measure = problem.measure
-        keeper = Keeper(run, checkpoints, metrics, problem.estimator)
+            measure = components.measure
+        keeper = Keeper(run, checkpoints, metrics, components.estimator)
         with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
 
@@ -133,11 +135,11 @@ def execute(
 
             with _together(run):
                 result = train(
-                    problem.estimator,
-                    problem.optimizer,
+                    components.estimator,
+                    components.optimizer,
                     theta,
                     updates=last - made,
-                    key=problem.key,
+                    key=components.key,
                     eval_fn=measure if settings.budget_seconds is None and last > made else None,
                     eval_every=settings.eval_every,
                     callback=report,
@@ -159,16 +161,16 @@ def execute(
 
 def _continued(
     run: Run,
-    problem: Problem,
+    components: Components,
     checkpoints: Checkpoints,
     made: int,
     fresh_episodes: bool,
     last: int,
 ) -> tuple[Theta, TrainState | None, dict[str, Any]]:
-    """The parameters, state and facts of the newest checkpoint."""
-    estimator = problem.estimator
+    """Restore the parameters, state and metadata of the newest checkpoint."""
+    estimator = components.estimator
     if not fresh_episodes and estimator.pool.can_fork:
-        tree, facts = checkpoints.restore(made, checkpoint_template(run.problem))
+        tree, metadata = checkpoints.restore(made, checkpoint_template(run.settings, components))
         carried = tree["estimator"]
     elif not fresh_episodes and last > made:
         raise RunError(
@@ -177,19 +179,19 @@ def _continued(
             "parameters and the optimizer and begin new episodes."
         )
     else:
-        like = {"theta": problem.theta}
-        like["optimizer"] = jax.eval_shape(problem.optimizer.init, problem.theta)
-        tree, facts = checkpoints.restore(made, like, partial=True)
+        like = {"theta": components.theta}
+        like["optimizer"] = jax.eval_shape(components.optimizer.init, components.theta)
+        tree, metadata = checkpoints.restore(made, like, partial=True)
         # Another key: the noise of these episodes must not be that of the first ones. A run that
         # is complete needs no workers at their starting points.
-        key = jax.random.fold_in(problem.key, made)
+        key = jax.random.fold_in(components.key, made)
         if last > made:
             carried, unlocking = estimator.unlock(tree["theta"], key, update=made)
-            both = zip(facts["steps"], unlocking, strict=True)
-            facts["steps"] = [before + more for before, more in both]
+            both = zip(metadata["steps"], unlocking, strict=True)
+            metadata["steps"] = [before + more for before, more in both]
         else:
             carried = blank_state(estimator, tree["theta"], key)
-    recorded = facts.get("settings", {})  # earlier versions have none
+    recorded = metadata.get("settings", {})  # earlier versions have none
     for name, value in run.settings.determining().items():
         if recorded.get(name, value) != value:
             raise RunError(
@@ -198,10 +200,10 @@ def _continued(
                 f"nres train ... --from {run.path}"
             )
     try:
-        steps, seconds = Steps(*facts["steps"]), float(facts["seconds"])
+        steps, seconds = Steps(*metadata["steps"]), float(metadata["seconds"])
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(f"{checkpoints.folder / str(made)} is damaged: {error!r}.") from error
-    return tree["theta"], TrainState(carried, tree["optimizer"], made, steps, seconds), facts
+    return tree["theta"], TrainState(carried, tree["optimizer"], made, steps, seconds), metadata
 
 
 @contextlib.contextmanager
@@ -228,7 +230,7 @@ def _together(run: Run) -> Iterator[None]:
 
 
 class _Clock:
-    """Ends a run that has a budget of seconds, and spreads its evaluations over it."""
+    """A clock that ends a run with a budget of seconds, and spaces its evaluations evenly."""
 
     def __init__(self, budget: float | None):
         self.budget = budget

@@ -1,0 +1,122 @@
+"""`build`: make the system, the estimator and the optimizer that settings describe."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from nres.estimators import Estimator
+from nres.estimators.base import LOCAL
+from nres.evaluation import evaluate
+from nres.placement import Placement
+from nres.pools.base import Pool
+from nres.runs.methods import METHODS, OPTIMIZERS
+from nres.runs.names import SettingsError, described, load_system
+from nres.runs.placement import check_placement, place
+from nres.runs.settings import Settings
+from nres.schedule import Piecewise
+from nres.system import System, Theta
+
+# The key of all evaluations: the same for all runs, so that they can be compared.
+EVAL_KEY = 2023
+# The number of episodes in an evaluation, where a system has no metrics of its own.
+EPISODES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Components:
+    """The components of a run: the arguments of `nres.train`, built from settings.
+
+    ```python
+    components = nres.runs.build(nres.runs.resolve("lorenz", "nres"))
+    estimator, optimizer, theta = components.estimator, components.optimizer, components.theta
+    nres.train(estimator, optimizer, theta, updates=10, key=components.key)
+    ```
+    """
+
+    system: System | Pool
+    estimator: Estimator
+    optimizer: optax.GradientTransformation
+    theta: Theta
+    """The initial parameters."""
+    key: jax.Array
+    measure: Callable[[Theta], dict[str, Any]]
+    """Evaluates parameters; the first number is the one to compare, and less is better."""
+
+
+def build(settings: Settings) -> Components:
+    """Make the components that settings describe; nothing is compiled or unrolled yet.
+
+    ```python
+    components = nres.runs.build(nres.runs.resolve("lorenz", "nres", updates=500))
+    ```
+    """
+    check_placement(settings)
+    system = load_system(settings.system, settings.options)
+    estimator = make_estimator(settings, system)
+    start, key = jax.random.split(jax.random.key(settings.seed))
+    if settings.start_seed is not None:
+        start, _ = jax.random.split(jax.random.key(settings.start_seed))
+    if system.initial_theta is None:
+        raise SettingsError(
+            f"{settings.system} does not say where to start: give it a method "
+            "`initial_theta(self, key)` that returns the parameters to begin with."
+        )
+    try:
+        theta = estimator.check(system.initial_theta(start))
+    except MemoryError:
+        raise
+    except Exception as error:  # of the user's code, which is run here for the first time
+        raise SettingsError(f"{settings.system}: {described(error, settings.system)}") from error
+    optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
+    # Last, when all else has been checked: actors take seconds to start.
+    placement = place(settings, system)
+    try:
+        estimator = make_estimator(settings, system, placement)
+    except SettingsError:
+        placement.close()
+        raise
+
+    def measure(theta: Theta) -> dict[str, Any]:
+        key = jax.random.key(EVAL_KEY)
+        if system.metrics is not None:
+            return dict(system.metrics(theta, key))
+        return {"loss": evaluate(system, theta, key, episodes=EPISODES).loss}
+
+    return Components(system, estimator, optimizer, theta, key, measure)
+
+
+def make_estimator(
+    settings: Settings, pool: System | Pool, placement: Placement = LOCAL
+) -> Estimator:
+    """Make the estimator that settings describe, for a system or a pool.
+
+    **Arguments:**
+
+    - `settings`: the settings of the run, of which the method accepts some.
+    - `pool`: what is unrolled.
+    - `placement`: where the workers live.
+    """
+    info = METHODS[settings.method]
+    arguments: dict[str, Any] = {name: getattr(settings, name) for name in info.accepts}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if "sigma" in arguments:
+        arguments["sigma"] = _number(arguments["sigma"])
+    if "noise" in arguments:
+        arguments["store_noise"] = arguments.pop("noise") == "keep"
+    try:
+        return info.estimator(pool, placement=placement, **arguments)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
+
+
+def evaluation_steps(system: Any) -> int:
+    """Return the number of unroll steps that one evaluation takes, as far as is known."""
+    return int(system.metrics_steps or EPISODES * system.horizon)
+
+
+def _number(text: str) -> float | Piecewise:
+    schedule = Piecewise.parse(text)
+    return schedule if schedule.changes else schedule.first

@@ -1,0 +1,108 @@
+"""Declarations of settings: the description, the check and the option of each, in one place."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nres.checks import whole_number
+from nres.runs.names import unknown
+from nres.schedule import Piecewise
+
+# The least and the largest seed: JAX takes 64 bits.
+SEEDS = (-(2**63), 2**63 - 1)
+
+
+def count(name: str, value: Any) -> int:
+    """Check a number of things."""
+    return whole_number(name, value)
+
+
+def seed_number(name: str, value: Any) -> int:
+    """Check a seed."""
+    return whole_number(name, value, *SEEDS)
+
+
+def schedule(name: str, value: Any) -> str:
+    """Check a number, or one that changes at given updates, and write it in one way."""
+    try:
+        return str(Piecewise.parse(value))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def json_object(name: str, value: Any) -> dict[str, Any]:
+    """Check a JSON object, and return it as it will be read back."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} must be a JSON object, got {value!r:.60}.")
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be written as JSON: {error}.") from error
+
+
+def of_type(kind: type, words: str) -> Callable[[str, Any], Any]:
+    """Make a check that a value has a type."""
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {words}, got {value!r:.60}.")
+        return value
+
+    return check
+
+
+def one_of(known: Mapping[str, Any]) -> Callable[[str, Any], str]:
+    """Make a check that a value is one of the known names."""
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in known:
+            raise ValueError(unknown(name, str(value), known))
+        return value
+
+    return check
+
+
+text = of_type(str, "text")
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """The declaration of a setting, apart from its name, type and default."""
+
+    help: str
+    """The text of its option, in the imperative."""
+    check: Callable[[str, Any], Any]
+    """Returns the value for a name and a value, or raises `TypeError` or `ValueError`."""
+    panel: str = ""
+    """The heading of its option in the help of a command."""
+    commands: tuple[str, ...] = ("train",)
+    """The commands that have it as an option."""
+    flag: str | None = None
+    """The option, if it is not called like the setting."""
+    metavar: str | None = None
+    """The name of the value in the help of a command."""
+    typed: type | None = None
+    """The type of the option's value, if it is not that of the setting."""
+    determines: bool = False
+    """Whether the parameters that a run ends with depend on it."""
+
+
+def setting(
+    help: str,
+    check: Callable[[str, Any], Any],
+    *,
+    default: Any = dataclasses.MISSING,
+    **declared: Any,
+) -> Any:
+    """Declare a setting, as a field of `Settings`.
+
+    **Arguments:**
+
+    - `help`, `check`, `declared`: the fields of its `Declaration`.
+    - `default`: the value in runs that do not give one; those of earlier versions, too, which
+        did not have the setting. Without one, `resolve` fills it.
+    """
+    return dataclasses.field(
+        default=default, metadata={"declaration": Declaration(help, check, **declared)}
+    )

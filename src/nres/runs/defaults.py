@@ -1,0 +1,106 @@
+"""`resolve`: fill in the settings that are not given, from presets and defaults."""
+
+import dataclasses
+from typing import Any
+
+from nres.runs.components import evaluation_steps
+from nres.runs.methods import ESTIMATOR_SETTINGS, METHODS
+from nres.runs.names import SettingsError, full_name, load_system
+from nres.runs.placement import device_count
+from nres.runs.registry import SYSTEMS, Preset
+from nres.runs.settings import Settings, checked
+from nres.system import horizon_of
+
+# By default a run is evaluated so often, unless that costs more than this share of its training.
+EVALUATIONS = 40
+EVALUATION_SHARE = 0.15
+# By default so many entries of the metrics are written.
+ENTRIES = 1000
+
+
+def resolve(system: str, method: str, **given: Any) -> Settings:
+    """Make settings from those given, then the preset, then the defaults.
+
+    ```python
+    settings = nres.runs.resolve("lorenz", "nres", updates=500, seed=1)
+    ```
+
+    **Arguments:**
+
+    - `system`, `method`: as in `Settings`.
+    - `given`: any other of its fields; `None` is as if it was not given. `devices` may be
+        `"all"`.
+    """
+    given["devices"] = device_count(given.get("devices"))
+    given = {name: checked(name, value) for name, value in given.items() if value is not None}
+    accepts = METHODS[checked("method", method)].accepts
+    for name in given:
+        if name in ESTIMATOR_SETTINGS and name not in accepts:
+            raise SettingsError(f"{method} has no {name}; it accepts {', '.join(accepts)}.")
+    system = full_name(system)
+    known = SYSTEMS.get(system)
+    usual = {} if known is None else known.options
+    given["options"] = {**usual, **given.get("options", {})}
+    preset = None if known is None else known.presets.get(method)
+    if preset is None:
+        preset = _usual(system, method, given)
+    filled = {
+        name: value
+        for name, value in dataclasses.asdict(preset).items()
+        if name in accepts or name not in ESTIMATOR_SETTINGS
+    } | given
+    if "log_every" not in filled:
+        filled["log_every"] = max(1, filled["updates"] // ENTRIES)
+    if "eval_every" not in filled:
+        filled["eval_every"] = _eval_every(system, method, filled)
+    return Settings(system=system, method=method, **filled)
+
+
+def _usual(system: str, method: str, given: dict[str, Any]) -> Preset:
+    """Return settings that suit most systems, where no paper says better."""
+    needed = {"lr"} | ({"sigma"} & set(METHODS[method].accepts))
+    missing = sorted(needed - given.keys())
+    if missing:
+        raise SettingsError(
+            f"there is no preset for {method} on {system}: give "
+            + " and ".join(f"--{name}" for name in missing)
+            + "."
+        )
+    _, horizon = _loaded(system, given["options"])
+    window = max(1, horizon // 10)
+    return Preset(
+        lr=given["lr"],
+        workers=100,
+        window=window,
+        period=4 * window,
+        optimizer="adam",
+        updates=1000,
+    )
+
+
+def _eval_every(name: str, method: str, filled: dict[str, Any]) -> int:
+    """Return the number of updates from one evaluation to the next.
+
+    At most forty evaluations in all, and as many as cost about 15 % of the unroll steps of the
+    training; one of them wherever a checkpoint is kept.
+    """
+    system, horizon = _loaded(name, filled["options"])
+    updates, keep_every = filled["updates"], filled.get("keep_every")
+    window = min(filled.get("window") or horizon, horizon)
+    training = updates * METHODS[method].members * filled["workers"] * window
+    # One comes before the first update.
+    affordable = EVALUATION_SHARE * training / evaluation_steps(system) - 1
+    every = max(1, updates // max(1, min(EVALUATIONS, round(affordable))))
+    if not keep_every:
+        return every
+    fitting = max(1, keep_every // max(1, round(keep_every / every)))
+    return keep_every if keep_every % fitting else fitting
+
+
+def _loaded(name: str, options: dict[str, Any]) -> tuple[Any, int]:
+    """Return a system and its horizon."""
+    system = load_system(name, options)
+    try:
+        return system, horizon_of(system)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(str(error)) from error

@@ -1,0 +1,132 @@
+"""Runs that diverge, that seem to, and that minimise another loss than it seems."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import nres
+from helpers import THETA, Wave, as_file, as_users_run, invoke
+from nres import runs
+from numpy_pool import NumpyPool
+
+KEY = jax.random.key(8)
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+class Cliff(nres.System):
+    """Finite up to an edge, where no loss is."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sqrt(1 - theta[0]) + 0 * state
+
+    def initial_theta(self, key):
+        return jnp.zeros(1)
+
+
+class Broken(NumpyPool):
+    """A simulator without finite losses."""
+
+    def __init__(self):
+        super().__init__(Wave())
+
+    def advance(self, *arguments):
+        window = super().advance(*arguments)
+        return nres.Window(window.state, window.loss * np.nan, window.steps)
+
+
+@pytest.mark.parametrize(("pool", "theta"), [(Cliff, jnp.zeros(1)), (Broken, THETA[Wave])])
+def test_training_stops_when_nothing_is_finite(pool, theta):
+    """The gradient leads over the edge, and there is no way back."""
+    estimator = nres.NRES(pool(), workers=4, window=3, sigma=0.1)
+    with as_users_run(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = nres.train(estimator, optax.sgd(1e3), theta, updates=10**6, key=KEY)
+    assert result.diverged
+    assert not result.interrupted
+    lost = result.history.nonfinite == 4
+    assert lost[-20:].all()
+    assert result.state.update < 10**6
+    told = [str(w.message) for w in caught if issubclass(w.category, nres.NonFiniteWarning)]
+    assert any("no worker" in text for text in told)
+    assert "diverged" in repr(result)
+
+
+def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
+    name = as_file(Cliff, tmp_path / "cliff.py")
+    out = tmp_path / "run"
+    options = ["--sigma", 0.1, "--lr", 0.02, "--optimizer", "sgd", "--workers", 4, "--window", 3]
+    options += ["--updates", 100_000, "--eval-every", 100_000, "--checkpoint-every", 1]
+    options += ["--log-every", 1]
+    result = invoke("train", name, *options, "--out", out)
+    assert result.exit_code == 1
+    assert f"--from {out}" in result.stderr
+    with as_users_run():
+        run = runs.Run.open(out)
+        made, theta = run.newest()
+    assert np.isfinite(theta).all()
+    metrics = run.metrics
+    (at,) = np.flatnonzero(metrics["update"] == made)
+    assert metrics["nonfinite"][at] < 4 or made == 0
+    assert metrics["update"][-1] > made
+
+
+class Moody(nres.System):
+    """Not finite in about half of its episodes."""
+
+    horizon: int = 4
+
+    def init(self, theta, key):
+        return jax.random.bernoulli(key).astype(jnp.float32)
+
+    def step(self, state, theta, t, key):
+        return state, jnp.where(state > 0, jnp.nan, theta[0] ** 2)
+
+    def initial_theta(self, key):
+        return jnp.ones(1)
+
+
+def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
+    name = as_file(Moody, tmp_path / "moody.py")
+    options = ["--method", "fulles", "--sigma", 0.1, "--lr", 0.01, "--workers", 1, "--updates", 7]
+    for seed in range(4):
+        out = tmp_path / str(seed)
+        result = invoke("train", name, *options, "--seed", seed, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert runs.Run.open(out).updates_made() == 7
+
+
+class Steep(nres.System):
+    """A loss of which the noise makes a multiple."""
+
+    horizon: int = 10
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sum(theta**2) + 1e-3
+
+    def initial_theta(self, key):
+        return jnp.ones(3)
+
+
+def test_a_sigma_that_multiplies_the_loss_is_told(tmp_path):
+    name = as_file(Steep, tmp_path / "steep.py")
+    options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]
+    for sigma, told in ((1.0, True), (0.001, False)):
+        out = tmp_path / str(sigma)
+        result = invoke("train", name, *options, "--sigma", sigma, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert "training loss (with noise): " in result.output
+        assert "loss (without noise): " in result.output
+        assert (f"sigma = {sigma} the loss is" in result.output) == told
+        assert (f"sigma = {sigma} the loss is" in invoke("show", out).output) == told

@@ -1,0 +1,24 @@
+"""The table of settings in docs/runs.md."""
+
+from nres.cli.options import setting_option
+from nres.runs.settings import DECLARATIONS
+
+
+def settings() -> str:
+    """List the options of `nres train` that are settings, by the heading they have in its help."""
+    lines = ["| option | | default |", "| --- | --- | --- |"]
+    panel = ""
+    for name, declared in DECLARATIONS.items():
+        if "train" not in declared.commands:
+            continue
+        if declared.panel != panel:
+            panel = declared.panel
+            lines.append(f"| **{panel}** | | |")
+        option = setting_option(name)
+        default = "" if option.default is None or option.default is False else f"{option.default}"
+        flag = option.annotation.__metadata__[0].default
+        lines.append(f"| `{flag}` | {declared.help} | {default} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+PARTS = (settings,)
