@@ -4,18 +4,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 # The number of seconds that `make torture` attacks for.
 SECONDS ?= 600
 
-.PHONY: demo test test-all torture scripts lint format docs bench clean
+.PHONY: demo test test-slow test-all torture scripts lint format docs bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not scripts'
+	$(PYTEST) -m 'not scripts and not slow'
 
-test-all: test scripts
+# What needs a cluster, kills, a browser or more than a few seconds.
+test-slow: .venv/installed-test
+	$(PYTEST) -m 'slow and not scripts'
+
+test-all: test test-slow scripts
 	$(BIN)/python tests/torture --seconds 150 --tries 30 --out .torture
 
 torture: .venv/installed-test
