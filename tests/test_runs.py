@@ -16,6 +16,7 @@ import nres
 from helpers import as_users_run
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
+from nres.progress import Progress
 from nres.runs.metrics import (
     DamagedMetricsWarning,
     MetricsError,
@@ -24,7 +25,6 @@ from nres.runs.metrics import (
     read_lines,
     rewind_metrics,
 )
-from nres.training import Progress
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"

@@ -34,12 +34,12 @@ from nres.noise import Noise as Noise
 from nres.pools import JaxPool as JaxPool
 from nres.pools import Pool as Pool
 from nres.pools import Window as Window
+from nres.progress import Progress as Progress
+from nres.progress import Reporter as Reporter
+from nres.progress import TrainState as TrainState
 from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
-from nres.training import Progress as Progress
-from nres.training import Reporter as Reporter
 from nres.training import TrainResult as TrainResult
-from nres.training import TrainState as TrainState
 from nres.training import train as train
 from nres.weights import load_theta as load_theta
 from nres.weights import save_theta as save_theta

@@ -26,6 +26,8 @@ from nres import multihost
 from nres.errors import first_line
 
 FORMAT = "nres-1"
+# Arrays in checkpoints of earlier versions that nothing needs any more.
+_OBSOLETE = {"['estimator'].unlocked_total", "['estimator'].unlocked_sequential"}
 # The name that the metadata has on the disk, in checkpoints of all versions.
 METADATA = "facts"
 # What the library that writes checkpoints takes for a pattern, or for another separator.
@@ -183,10 +185,8 @@ class Checkpoints:
         """
         description = self._description(update)
         saved = description["leaves"]
-        wanted = [True] * len(saved)
-        if partial:
-            names = tuple(f"[{name!r}]" for name in like)
-            wanted = [row["name"].startswith(names) for row in saved]
+        names = tuple(f"[{name!r}]" for name in like) if partial else ("",)
+        wanted = [row["name"].startswith(names) and row["name"] not in _OBSOLETE for row in saved]
         chosen = [row for row, want in zip(saved, wanted, strict=True) if want]
         self._check_structure(update, chosen, like)
         read = self._leaves(update, description)

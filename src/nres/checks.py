@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
 
 # Steps, workers and updates are counted in 32 bits on the device.
 LARGEST = 2**31 - 1
@@ -107,3 +110,14 @@ def _shown(value: Any) -> str:
     """The value, or its type where it would fill the screen."""
     text = repr(value)
     return text if len(text) <= 60 else f"an object of type {type(value).__name__}"
+
+
+def as_key(key: Any) -> Key[Array, ""]:
+    """A JAX random key, old style or new, as a new-style one."""
+    if isinstance(key, jax.Array | np.ndarray):
+        key = jnp.asarray(key)
+        if jnp.issubdtype(key.dtype, jnp.uint32) and key.ndim == 1:
+            key = jax.random.wrap_key_data(key)
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
+            return key
+    raise TypeError(f"key must be one JAX random key, such as jax.random.key(0); got {key!r}.")

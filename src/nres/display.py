@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from nres.training import Progress as TrainProgress
+from nres.progress import Progress as TrainProgress
 
 # Seconds between two drawings, by the thread that trains: another thread would compete with it.
 REFRESH_SECONDS = 0.5

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from nres.checks import array_bytes, check_memory, positive_number, whole_number
-from nres.estimators.base import as_key
+from nres.checks import array_bytes, as_key, check_memory, positive_number, whole_number
 from nres.execution import run_episodes, state_shapes
 from nres.noise import Gaussian, Noise
 from nres.pools.base import Pool

@@ -8,7 +8,8 @@ import warnings
 
 import numpy as np
 
-from nres.estimators.base import Estimator, NonFiniteError, nonfinite_message
+from nres.estimators.base import Estimator
+from nres.estimators.nonfinite import NonFiniteError, nonfinite_message
 from nres.system import Theta
 from nres.workers import Steps
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,40 +17,14 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nres import multihost
-from nres.checks import whole_number
-from nres.estimators.base import Estimator, as_key
-from nres.estimators.values import EstimatorState
+from nres.checks import as_key, whole_number
+from nres.estimators.base import Estimator
 from nres.history import History, Log
+from nres.progress import Progress, Reporter, TrainState
 from nres.system import Theta, as_theta
 from nres.tracing import Lifted
 from nres.updates import Chunks, lift_update, next_size, updates_of
 from nres.workers import Steps
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Told how training goes; `nres.display.Display` is one."""
-
-    def phase(self, name: str) -> None:
-        """Told what begins now: `"compiling"`, `"unlocking"`, `"evaluating"` or `"updating"`."""
-        ...
-
-    def __call__(self, progress: "Progress") -> Any:
-        """Called like the `callback` of `train`."""
-        ...
-
-
-class TrainState(eqx.Module):
-    """Everything needed, together with `theta`, to go on exactly where a run stopped."""
-
-    estimator: EstimatorState
-    optimizer: PyTree
-    update: int
-    """Updates made so far."""
-    steps: Steps
-    """Unroll steps spent so far, unlocking included."""
-    seconds: float
-    """Wall-clock spent on updates so far."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -76,20 +50,6 @@ class TrainResult:
 
     def _repr_html_(self) -> str:
         return self.history._repr_html_()
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """What a callback sees. Its arrays are valid during the call: copy what is to be kept."""
-
-    theta: Theta
-    state: TrainState
-    updates: int
-    """The update at which the run will end."""
-    rows: dict[str, np.ndarray]
-    """The columns of `History` for the updates since the last call."""
-    evals: dict[str, float] | None
-    """What `eval_fn` returned, if it was called after the last of these updates."""
 
 
 def train(

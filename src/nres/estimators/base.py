@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from nres.checks import array_bytes, check_memory, memory, whole_number
+from nres.checks import array_bytes, as_key, check_memory, memory, whole_number
 from nres.estimators.averaging import average
+from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import advance, compiled, needed_lengths, repeat, state_shapes
 from nres.placement import Local, Placement
@@ -24,10 +25,6 @@ from nres.workers import Carry, Contributions, Steps, Workers, worker_keys
 
 # Keys, positions, losses and norms of one worker; one simulation, at the very least.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
-
-
-class NonFiniteError(FloatingPointError):
-    """A worker's contribution was not finite and the policy is `"raise"`."""
 
 
 # The default placement.
@@ -248,7 +245,7 @@ class Estimator(eqx.Module):
         """
         estimate = _compute(self, as_theta(theta), state)
         if self.nonfinite == "raise":
-            estimate = _raise_if_nonfinite(estimate)
+            estimate = raise_if_nonfinite(estimate)
         return estimate
 
 
@@ -372,29 +369,6 @@ def compute_estimate(
 _compute = compiled(compute_estimate)
 
 
-def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
-    """Say where something stopped being finite."""
-    return (
-        f"{count} worker(s) gave a non-finite loss or gradient in update {update}; the first is "
-        f"worker {worker}, in the window from step {start} of its episode. Smaller steps "
-        "(learning rate, sigma) or a bounded loss may help."
-    )
-
-
-def _raise_if_nonfinite(estimate: Estimate) -> Estimate:
-    info = estimate.info
-    if isinstance(info.nonfinite, jax.core.Tracer):
-        message = "a worker gave a non-finite loss or gradient"
-        grad = eqx.error_if(estimate.grad, info.nonfinite > 0, message)
-        return eqx.tree_at(lambda e: e.grad, estimate, grad)
-    if count := int(info.nonfinite):
-        worker = int(info.first_nonfinite)
-        start = int(info.window_start[worker])
-        update = int(estimate.state.update)
-        raise NonFiniteError(nonfinite_message(count, worker, start, update))
-    return estimate
-
-
 def _signature(estimator: Estimator, theta: Theta) -> Any:
     """What must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
@@ -408,14 +382,3 @@ def _describe(signature: Any) -> str:
     options = ", ".join(f"{option}={value}" for option, value in settings)
     arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in leaves)
     return f"{name}({options}) with {structure} of {arrays}"
-
-
-def as_key(key: Any) -> Key[Array, ""]:
-    """A JAX random key, old style or new, as a new-style one."""
-    if isinstance(key, jax.Array | np.ndarray):
-        key = jnp.asarray(key)
-        if jnp.issubdtype(key.dtype, jnp.uint32) and key.ndim == 1:
-            key = jax.random.wrap_key_data(key)
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
-            return key
-    raise TypeError(f"key must be one JAX random key, such as jax.random.key(0); got {key!r}.")

@@ -51,15 +51,9 @@ class NRES(OnlineStrategy):
     """
 
     restarts: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
+    renews_every_window: ClassVar[bool] = False
     __init__ = OnlineStrategy.__init__
-
-    @property
-    def noise_period(self) -> int:
-        return self.horizon
-
-    @property
-    def accumulates(self) -> bool:
-        return False
 
 
 class PES(OnlineStrategy):
@@ -74,15 +68,9 @@ class PES(OnlineStrategy):
     """
 
     restarts: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = True
+    renews_every_window: ClassVar[bool] = True
     __init__ = OnlineStrategy.__init__
-
-    @property
-    def noise_period(self) -> int:
-        return self.window
-
-    @property
-    def accumulates(self) -> bool:
-        return self.carries
 
 
 class GPES(OnlineStrategy):
@@ -101,6 +89,8 @@ class GPES(OnlineStrategy):
 
     period: Int[Array, ""]
     restarts: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = True
+    renews_every_window: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -134,10 +124,6 @@ class GPES(OnlineStrategy):
     def noise_period(self) -> Int[Array, ""]:
         return self.period
 
-    @property
-    def accumulates(self) -> bool:
-        return True
-
 
 class TES(OnlineStrategy):
     r"""Truncated Evolution Strategies: each window on its own, as if its start were given.
@@ -151,6 +137,8 @@ class TES(OnlineStrategy):
     """
 
     restarts: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = False
+    renews_every_window: ClassVar[bool] = True
     __init__ = OnlineStrategy.__init__
 
     def __check_init__(self) -> None:
@@ -160,14 +148,6 @@ class TES(OnlineStrategy):
                 f"{type(self.pool).__name__} cannot copy states. NRES, PES, GPES and FullES can "
                 "use it."
             )
-
-    @property
-    def noise_period(self) -> int:
-        return self.window
-
-    @property
-    def accumulates(self) -> bool:
-        return False
 
 
 class FullES(EvolutionStrategy):
@@ -181,16 +161,10 @@ class FullES(EvolutionStrategy):
     """
 
     restarts: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
+    renews_every_window: ClassVar[bool] = False
     __init__ = EvolutionStrategy.__init__
 
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
-
-    @property
-    def noise_period(self) -> int:
-        return self.horizon
-
-    @property
-    def accumulates(self) -> bool:
-        return False

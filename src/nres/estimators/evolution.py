@@ -12,7 +12,6 @@ FullES is W = K = T, and TES restarts every window from a state moved by $\theta
 only the window's own noise counts.
 """
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +65,10 @@ class EvolutionStrategy(Estimator):
 
     restarts: eqx.AbstractClassVar[bool]
     """True if every window starts from a state that the unperturbed parameters reached."""
+    renews_every_window: eqx.AbstractClassVar[bool]
+    """True if a new noise is drawn in every window, false if one serves a whole episode."""
+    accumulates: eqx.AbstractClassVar[bool]
+    """True if an episode sees several noises, whose scores add up."""
 
     def __init__(
         self,
@@ -84,14 +87,9 @@ class EvolutionStrategy(Estimator):
         self.store_noise = store_noise
 
     @property
-    @abc.abstractmethod
     def noise_period(self) -> int | Int[Array, ""]:
         """K: a new noise is drawn at every multiple of it."""
-
-    @property
-    @abc.abstractmethod
-    def accumulates(self) -> bool:
-        """True if an episode sees several noises, whose scores add up."""
+        return self.window if self.renews_every_window else self.horizon
 
     @property
     def members(self) -> int:

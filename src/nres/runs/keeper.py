@@ -13,9 +13,10 @@ import numpy as np
 from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator, gathered
+from nres.progress import Progress, TrainState
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
-from nres.training import Progress, TrainResult, TrainState
+from nres.training import TrainResult
 from nres.weights import Archive, WeightsError, save_theta
 
 

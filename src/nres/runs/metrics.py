@@ -12,7 +12,7 @@ import numpy as np
 
 from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
-from nres.training import Progress
+from nres.progress import Progress
 
 _AVERAGED = ("loss", "grad_norm")
 _COUNTS = COLUMNS[:3]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.estimators.base import as_key
+from nres.checks import as_key
 from nres.evaluation import evaluate
 from nres.execution import choose
 from nres.pools.base import Pool

@@ -12,7 +12,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres.estimators.base import Estimator, NonFiniteError, as_key, compute_estimate
+from nres.checks import as_key
+from nres.estimators.base import Estimator, compute_estimate
+from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import compiled, repeat
 from nres.system import Theta, as_theta
 from nres.updates import lift_update

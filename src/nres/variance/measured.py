@@ -11,14 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nres.checks import whole_number
-from nres.estimators.base import (
-    Estimator,
-    NonFiniteError,
-    as_key,
-    blank_state,
-    compute_estimate,
-)
+from nres.checks import as_key, whole_number
+from nres.estimators.base import Estimator, blank_state, compute_estimate
+from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import block_size, choose, compiled, repeat
 from nres.pools.base import Pool
 from nres.system import Theta, as_theta, parameter_count

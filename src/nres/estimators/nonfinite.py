@@ -1,0 +1,34 @@
+"""Losses and gradients that are not finite: how they are told of, and raised."""
+
+import equinox as eqx
+import jax
+
+from nres.estimators.values import Estimate
+
+
+class NonFiniteError(FloatingPointError):
+    """A worker's contribution was not finite and the policy is `"raise"`."""
+
+
+def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
+    """Say where something stopped being finite."""
+    return (
+        f"{count} worker(s) gave a non-finite loss or gradient in update {update}; the first is "
+        f"worker {worker}, in the window from step {start} of its episode. Smaller steps "
+        "(learning rate, sigma) or a bounded loss may help."
+    )
+
+
+def raise_if_nonfinite(estimate: Estimate) -> Estimate:
+    """Raise a `NonFiniteError` if a worker was left out; in compiled code, when it is run."""
+    info = estimate.info
+    if isinstance(info.nonfinite, jax.core.Tracer):
+        message = "a worker gave a non-finite loss or gradient"
+        grad = eqx.error_if(estimate.grad, info.nonfinite > 0, message)
+        return eqx.tree_at(lambda e: e.grad, estimate, grad)
+    if count := int(info.nonfinite):
+        worker = int(info.first_nonfinite)
+        start = int(info.window_start[worker])
+        update = int(estimate.state.update)
+        raise NonFiniteError(nonfinite_message(count, worker, start, update))
+    return estimate
