@@ -53,7 +53,7 @@ STRATEGIES = {
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{TESTS}:{TESTS.parent / 'benchmarks'}")  # for actors, too
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 5})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 7})
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster
         ray.shutdown()

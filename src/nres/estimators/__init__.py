@@ -6,7 +6,6 @@ from nres.estimators.averaging import weigh as weigh
 from nres.estimators.backprop import BPTT as BPTT
 from nres.estimators.backprop import TBPTT as TBPTT
 from nres.estimators.base import Estimator as Estimator
-from nres.estimators.base import NonFiniteError as NonFiniteError
 from nres.estimators.es import GPES as GPES
 from nres.estimators.es import NRES as NRES
 from nres.estimators.es import PES as PES
@@ -14,6 +13,7 @@ from nres.estimators.es import TES as TES
 from nres.estimators.es import FullES as FullES
 from nres.estimators.forward import DODGE as DODGE
 from nres.estimators.forward import UORO as UORO
+from nres.estimators.nonfinite import NonFiniteError as NonFiniteError
 from nres.estimators.values import Estimate as Estimate
 from nres.estimators.values import EstimatorState as EstimatorState
 from nres.workers import Carry as Carry

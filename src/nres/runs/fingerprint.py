@@ -51,7 +51,7 @@ def _described(
     shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(theta)]
     digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
     file = settings.system.rpartition(":")[0]
-    programs = pool.programs(problem.theta)
+    programs = pool.programs(theta)
     if not programs:
         digest.update(json.dumps(settings.options, sort_keys=True).encode())
         if file.endswith(".py"):

@@ -26,7 +26,14 @@ class Crew:
     - `actors`, `cpus`, `gpus`, `patience`: as for `nres.placement.Ray`.
     """
 
-    def __init__(self, make_pool: Callable, actors: int, cpus: float, gpus: float, patience: float):
+    def __init__(
+        self,
+        make_pool: Callable,
+        actors: int,
+        cpus: int | float,
+        gpus: int | float,
+        patience: int | float,
+    ):
         self.ray = require_ray()
         _check_portable(self.ray, make_pool)
         connect("local", cpus=math.ceil(actors * cpus))
