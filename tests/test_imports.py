@@ -1,6 +1,7 @@
 """What is imported by whom: `import nres` is light, and the paper is a guest."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,11 @@ def test_importing_nres_imports_nothing_heavy():
     assert loaded_by("import nres; nres.systems.Lorenz(); nres.NRES; nres.train") == []
 
 
+def test_learned_optimizers_are_imported_without_their_kernels():
+    code = "import nres.systems.learned_optimizer as lo; lo.PerParameterMLP(); lo.cifar10_task"
+    assert "jax.experimental.pallas" not in loaded_by(code)
+
+
 def test_public_modules_are_imported_when_they_are_used():
     assert set(dir(nres)) >= {"checkpoint", "data", "runs", "systems", "variance", "NRES"}
     assert nres.load_optimizer is nres.systems.learned_optimizer.load_optimizer
@@ -54,10 +60,10 @@ def test_public_modules_are_imported_when_they_are_used():
             _ = module.nonsense
 
 
-def imports(package):
+def imports(package, walk=ast.walk):
     """All imports in a package: the file, the module, and the name that is taken from it."""
     for file in sorted((SOURCE / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 yield from ((file, alias.name, None) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -87,3 +93,31 @@ def test_the_paper_uses_public_names_only():
         if module.partition(".")[0] == "nres":
             assert module in PUBLIC, f"{file} imports {module}"
             assert name is None or not name.startswith("_"), f"{file} imports {name}"
+
+
+def walk_what_runs(node):
+    """Every node of a syntax tree, except for imports that only type checkers read."""
+    yield node
+    skipped = []
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        skipped = node.body
+    for child in ast.iter_child_nodes(node):
+        if child not in skipped:
+            yield from walk_what_runs(child)
+
+
+def module_of(file):
+    return ".".join(p for p in file.relative_to(SOURCE).with_suffix("").parts if p != "__init__")
+
+
+def test_imports_run_in_no_circle():
+    """Those inside functions included: they would hide a circle, not remove it."""
+    packages = ("nres", "nres_paper")
+    graph = {module_of(file): set() for p in packages for file in (SOURCE / p).rglob("*.py")}
+    for package in packages:
+        for file, module, name in imports(package, walk_what_runs):
+            taken = f"{module}.{name}" if f"{module}.{name}" in graph else module
+            if taken in graph:
+                graph[module_of(file)].add(taken)
+    assert "nres.systems.learned_optimizer.kernels.dense" in set().union(*graph.values())
+    graphlib.TopologicalSorter(graph).prepare()  # raises an error that names the circle

@@ -22,7 +22,7 @@ from helpers import as_users_run
 from nres.cli import app
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
-from nres.systems.learned_optimizer import convolutional, dense, tasks
+from nres.systems.learned_optimizer import convolutional, dense, dispatch, network, tasks
 from nres.systems.learned_optimizer.export import OptimizerFileError
 from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
 from nres.systems.learned_optimizer.kernels import dense as dense_kernels
@@ -279,6 +279,39 @@ def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
         jax.tree.map(close, jax.jit(fused)(params, batch), jax.jit(plain)(params, batch))
         plain, fused = (jax.jit(lambda f=f: at(lambda p: f(p, batch)))() for f in (plain, fused))
         jax.tree.map(close, fused, plain)
+
+
+def test_kernels_are_chosen_where_they_apply(monkeypatch):
+    perceptron = dense.init_dense((4, 20, 3), KEY)
+    images = convolutional.init_convolutional(1, 2, KEY)
+    small = jnp.zeros((16, 2, 2, 1), jnp.uint8), jnp.zeros(16, jnp.uint8)
+    large = jnp.zeros((2, 32, 32, 3), jnp.uint8), jnp.zeros(2, jnp.uint8)
+    shape = Network((19, 16, 2))
+    given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
+    choices = {
+        dense: [
+            lambda: dispatch.dense_loss("capped", perceptron, small),
+            lambda: dispatch.dense_gradient(perceptron, small),
+        ],
+        convolutional: [
+            lambda: dispatch.convolutional_loss("accuracy", images, large),
+            lambda: dispatch.convolutional_gradient(images, large),
+        ],
+        network: [lambda: dispatch.network_step(shape, (5, 2), jnp.zeros(shape.size), given)],
+    }
+
+    def has_kernel(function):
+        return "pallas_call" in str(jax.make_jaxpr(lambda: function())())
+
+    for module, functions in choices.items():
+        assert not any(map(has_kernel, functions))
+        with monkeypatch.context() as patch:
+            patch.setattr(dispatch, "on_nvidia", lambda: True)
+            assert all(map(has_kernel, functions))
+            patch.setattr(module, "fusable", lambda *arguments: False)
+            assert not any(map(has_kernel, functions))
+    monkeypatch.setattr(dispatch, "on_nvidia", lambda: True)
+    assert not has_kernel(lambda: dispatch.dense_loss("accuracy", perceptron, small))
 
 
 def test_importing_nres_does_not_import_the_kernels():

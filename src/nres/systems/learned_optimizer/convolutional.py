@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from nres.systems.learned_optimizer.dense import initial_weight
-from nres.systems.learned_optimizer.fusing import Batch, Layers, on_nvidia
+from nres.systems.learned_optimizer.fusing import Batch, Layers
 from nres.systems.learned_optimizer.losses import mean_loss
 
 
@@ -29,24 +29,6 @@ def init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> Layer
     inputs = channels * (32 // 2**blocks) ** 2
     params.append({"weight": initial_weight(last, (inputs, 10), inputs), "bias": jnp.zeros(10)})
     return params
-
-
-def convolutional_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute the mean loss on a batch, one of `losses.LOSSES`."""
-    if on_nvidia() and fusable(params):
-        from nres.systems.learned_optimizer.kernels.convolutional import fused_loss
-
-        return fused_loss(what, params, batch)
-    return plain_loss(what, params, batch)
-
-
-def convolutional_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute the gradient of the mean cross-entropy."""
-    if on_nvidia() and fusable(params):
-        from nres.systems.learned_optimizer.kernels.convolutional import fused_gradient
-
-        return fused_gradient(params, batch)
-    return plain_gradient(params, batch)
 
 
 def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from nres.systems.learned_optimizer.fusing import Batch, Layers, on_nvidia
+from nres.systems.learned_optimizer.fusing import Batch, Layers
 from nres.systems.learned_optimizer.losses import mean_loss
 
 
@@ -35,24 +35,6 @@ def apply_dense(params: Layers, pixels: Float[Array, "batch ..."]) -> Float[Arra
         if i < len(params) - 1:
             x = jax.nn.gelu(x)
     return x
-
-
-def dense_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute the mean loss on a batch, one of `losses.LOSSES`."""
-    if what != "accuracy" and on_nvidia() and fusable(params, batch):
-        from nres.systems.learned_optimizer.kernels.dense import fused_loss
-
-        return fused_loss(what, params, batch)
-    return plain_loss(what, params, batch)
-
-
-def dense_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute the gradient of the mean cross-entropy."""
-    if on_nvidia() and fusable(params, batch):
-        from nres.systems.learned_optimizer.kernels.dense import fused_gradient
-
-        return fused_gradient(params, batch)
-    return plain_gradient(params, batch)
 
 
 def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:

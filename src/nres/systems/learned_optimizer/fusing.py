@@ -14,11 +14,6 @@ Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
 """Images in bytes, and their labels."""
 
 
-def on_nvidia() -> bool:
-    """Tell if computations run on an NVIDIA GPU, as the kernels do."""
-    return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
-
-
 def interpreted() -> bool:
     """Tell if kernels are interpreted, for tests on a CPU."""
     return jax.default_backend() == "cpu"

@@ -1,7 +1,7 @@
 """A network that is applied to every parameter of a model: the work of a learned optimizer.
 
-There are two ways to do it, which give the same numbers up to rounding: in plain JAX, and as the
-two kernels for GPUs in `kernels.network`, which keep activations out of memory.
+Here it is in plain JAX; the two kernels for GPUs in `kernels.network` keep activations out of
+memory.
 """
 
 from typing import NamedTuple
@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-
-from nres.systems.learned_optimizer.fusing import on_nvidia
 
 DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 MEANS = len(DECAYS)
@@ -65,35 +63,10 @@ class Inputs(NamedTuple):
 Result = tuple[Float[Array, "size"], Float[Array, "6 size"]]
 
 
-def network_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
-) -> Result:
-    r"""Compute how a network changes the parameters of a model.
-
-    The network sees the updated running means of a parameter's gradient, the gradient and the
-    parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$, and
-    the time; its outputs $a, b$ make the change $-0.001\, a\, e^{0.001 b}$.
-
-    **Arguments:**
-
-    - `network`: its shape; ReLU between the layers.
-    - `tensors`: the sizes of the model's tensors.
-    - `theta`: the network's weights.
-    - `inputs`: what it is applied to.
-
-    **Returns:** the change of each parameter, and the new running means.
-    """
-    if on_nvidia() and fusable(network, theta, inputs):
-        from nres.systems.learned_optimizer.kernels.network import fused_step
-
-        return fused_step(network, tensors, theta, inputs)
-    return plain_step(network, tensors, theta, inputs)
-
-
 def plain_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
 ) -> Result:
-    """`network_step` in plain JAX: the reference."""
+    """Compute `network_step` in plain JAX: the reference."""
     dtype = inputs.means.dtype
     decays = jnp.asarray(DECAYS, dtype)[:, None]
     # Subtracted before it is rounded: little is left of one minus 0.9999 in single precision.

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.system import Theta
 from nres.systems.learned_optimizer.dense import initial_weight
-from nres.systems.learned_optimizer.network import MEANS, ROWS, Inputs, Network, network_step
+from nres.systems.learned_optimizer.dispatch import network_step
+from nres.systems.learned_optimizer.network import MEANS, ROWS, Inputs, Network
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 

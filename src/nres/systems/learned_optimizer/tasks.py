@@ -12,12 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.data import Images, cifar10, fashion_mnist
-from nres.systems.learned_optimizer.convolutional import (
+from nres.systems.learned_optimizer.convolutional import init_convolutional
+from nres.systems.learned_optimizer.dense import init_dense
+from nres.systems.learned_optimizer.dispatch import (
     convolutional_gradient,
     convolutional_loss,
-    init_convolutional,
+    dense_gradient,
+    dense_loss,
 )
-from nres.systems.learned_optimizer.dense import dense_gradient, dense_loss, init_dense
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]

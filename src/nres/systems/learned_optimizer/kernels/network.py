@@ -26,7 +26,7 @@ from nres.systems.learned_optimizer.network import (
 def fused_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
 ) -> Result:
-    """`network_step` as two kernels for GPUs.
+    """Compute `network_step` with two kernels for GPUs.
 
     The first brings the running means up to date and measures the tensors; the second applies
     the network. Derivatives are those of `plain_step`.

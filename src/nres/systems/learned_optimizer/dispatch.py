@@ -1,0 +1,79 @@
+"""The choice between kernels for NVIDIA GPUs and plain JAX.
+
+Both give the same numbers up to rounding. The kernels are imported where they are used: Pallas
+takes a while to import.
+"""
+
+import jax
+from jaxtyping import Array, Float
+
+from nres.systems.learned_optimizer import convolutional, dense
+from nres.systems.learned_optimizer import network as network_module
+from nres.systems.learned_optimizer.fusing import Batch, Layers
+from nres.systems.learned_optimizer.network import Inputs, Network, Result
+
+
+def on_nvidia() -> bool:
+    """Tell if computations run on an NVIDIA GPU, as the kernels do."""
+    return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
+
+
+def convolutional_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+    """Compute a convolutional network's mean loss on a batch, one of `losses.LOSSES`."""
+    if on_nvidia() and convolutional.fusable(params):
+        from nres.systems.learned_optimizer.kernels.convolutional import fused_loss
+
+        return fused_loss(what, params, batch)
+    return convolutional.plain_loss(what, params, batch)
+
+
+def convolutional_gradient(params: Layers, batch: Batch) -> Layers:
+    """Compute the gradient of a convolutional network's mean cross-entropy."""
+    if on_nvidia() and convolutional.fusable(params):
+        from nres.systems.learned_optimizer.kernels.convolutional import fused_gradient
+
+        return fused_gradient(params, batch)
+    return convolutional.plain_gradient(params, batch)
+
+
+def dense_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+    """Compute a perceptron's mean loss on a batch, one of `losses.LOSSES`."""
+    if what != "accuracy" and on_nvidia() and dense.fusable(params, batch):
+        from nres.systems.learned_optimizer.kernels.dense import fused_loss
+
+        return fused_loss(what, params, batch)
+    return dense.plain_loss(what, params, batch)
+
+
+def dense_gradient(params: Layers, batch: Batch) -> Layers:
+    """Compute the gradient of a perceptron's mean cross-entropy."""
+    if on_nvidia() and dense.fusable(params, batch):
+        from nres.systems.learned_optimizer.kernels.dense import fused_gradient
+
+        return fused_gradient(params, batch)
+    return dense.plain_gradient(params, batch)
+
+
+def network_step(
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+) -> Result:
+    r"""Compute how a network changes the parameters of a model.
+
+    The network sees the updated running means of a parameter's gradient, the gradient and the
+    parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$, and
+    the time; its outputs $a, b$ make the change $-0.001\, a\, e^{0.001 b}$.
+
+    **Arguments:**
+
+    - `network`: its shape; ReLU between the layers.
+    - `tensors`: the sizes of the model's tensors.
+    - `theta`: the network's weights.
+    - `inputs`: what it is applied to.
+
+    **Returns:** the change of each parameter, and the new running means.
+    """
+    if on_nvidia() and network_module.fusable(network, theta, inputs):
+        from nres.systems.learned_optimizer.kernels.network import fused_step
+
+        return fused_step(network, tensors, theta, inputs)
+    return network_module.plain_step(network, tensors, theta, inputs)
