@@ -29,7 +29,10 @@ from nres.pools import MujocoPool, PoolError
 from table import ESTIMATORS, LAWS
 
 # Ray starts processes by a fork that does nothing but that.
-pytestmark = pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"),
+]
 
 TESTS = Path(__file__).parent
 sys.path.append(str(TESTS.parent / "benchmarks"))

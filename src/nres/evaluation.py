@@ -23,7 +23,7 @@ _EPISODE_BYTES = 32
 class Evaluation(eqx.Module):
     """The losses of some whole episodes."""
 
-    losses: Float[Array, "episodes"]
+    losses: Float[Array, " episodes"]
     """The mean loss per step of each episode."""
     taken: Array
 

@@ -82,10 +82,10 @@ def advance(
     pool: Pool,
     state: Any,
     thetas: PyTree,
-    keys: Key[Array, "workers"],
-    start: Int[Array, "workers"],
+    keys: Key[Array, " workers"],
+    start: Int[Array, " workers"],
     window: int,
-    length: Int[Array, "workers"] | None = None,
+    length: Int[Array, " workers"] | None = None,
 ) -> Window:
     """Call `Pool.advance` with JAX arrays, whatever the pool wants, and get JAX arrays."""
     if pool.traceable:
@@ -102,9 +102,9 @@ def advance(
 def run_episodes(
     pool: Pool,
     theta: PyTree,
-    keys: Key[Array, "episodes"],
-    smoothing: tuple[Noise, Key[Array, "episodes"], Float[Array, ""]] | None = None,
-) -> tuple[Float[Array, "episodes"], Int[Array, "episodes"]]:
+    keys: Key[Array, " episodes"],
+    smoothing: tuple[Noise, Key[Array, " episodes"], Float[Array, ""]] | None = None,
+) -> tuple[Float[Array, " episodes"], Int[Array, " episodes"]]:
     """Run whole episodes at `theta`, or around it: with noise of some law, keys and sigma.
 
     **Returns:** the mean loss per step of each episode, and the number of steps that it took.
@@ -122,7 +122,7 @@ def run_episodes(
     return result.loss[0] / pool.horizon, result.steps[0]
 
 
-def needed_lengths(runner: Runner, length: Int[Array, "workers"]) -> Int[Array, "workers"] | None:
+def needed_lengths(runner: Runner, length: Int[Array, " workers"]) -> Int[Array, " workers"] | None:
     """Lengths as `Runner.run` is to have them: compiled code does without if all are equal."""
     always_whole = runner.pool.traceable and runner.horizon % runner.window == 0
     return None if always_whole else length
@@ -153,7 +153,7 @@ def run_window(
     theta: Any,
     workers: Workers,
     carry: Carry | None,
-    length: Int[Array, "workers"] | None,
+    length: Int[Array, " workers"] | None,
 ) -> tuple[Carry | None, Contributions]:
     """Run one window of workers that are all here.
 

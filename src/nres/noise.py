@@ -40,9 +40,9 @@ class Noise(eqx.Module):
     @abc.abstractmethod
     def draw(
         self,
-        keys: Key[Array, "workers"],
-        number: Int[Array, "workers"],
-        sigma: Float[Array, "workers"],
+        keys: Key[Array, " workers"],
+        number: Int[Array, " workers"],
+        sigma: Float[Array, " workers"],
         theta: Theta,
     ) -> PyTree:
         """Draw the noise with this number of each worker.
@@ -68,8 +68,8 @@ class Noise(eqx.Module):
         return jax.tree.map(members, theta, epsilon)
 
     def score(
-        self, epsilon: PyTree, sigma: Float[Array, "workers"]
-    ) -> tuple[Float[Array, "workers"], PyTree]:
+        self, epsilon: PyTree, sigma: Float[Array, " workers"]
+    ) -> tuple[Float[Array, " workers"], PyTree]:
         r"""The score as a factor per worker and rows to be multiplied by it: here
         $\sigma^{-2}$ and $\epsilon$."""
         return sigma**-2, epsilon
@@ -98,7 +98,7 @@ class Gaussian(Noise):
 class NoiseState(eqx.Module):
     """The noise that workers carry from one window to the next."""
 
-    sigma: Float[Array, "workers"]
+    sigma: Float[Array, " workers"]
     """The scale of each worker's current noise."""
     epsilon: PyTree | None
     """The current noise, one row per worker; `None` where it is regenerated."""
@@ -126,7 +126,9 @@ def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Ar
     return x, y
 
 
-def draw_signs(keys: Key[Array, "workers"], number: Int[Array, "workers"], like: PyTree) -> PyTree:
+def draw_signs(
+    keys: Key[Array, " workers"], number: Int[Array, " workers"], like: PyTree
+) -> PyTree:
     """Draw independent signs, -1 or 1: rows like `like`, one per worker."""
     leaves, structure = jax.tree.flatten(like)
     rows = []
@@ -139,7 +141,7 @@ def draw_signs(keys: Key[Array, "workers"], number: Int[Array, "workers"], like:
 
 
 def _hash(
-    keys: Key[Array, "workers"], number: Int[Array, "workers"], counts: list[int]
+    keys: Key[Array, " workers"], number: Int[Array, " workers"], counts: list[int]
 ) -> Iterator[tuple[Array, Array]]:
     """For every leaf, so many pairs of words of random bits per worker."""
     data = jax.random.key_data(keys)
@@ -168,7 +170,7 @@ def _normal64(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Ar
     return math.sqrt(2) * jax.lax.erf_inv(bits * 2.0**-51 + (2.0**-52 - 1.0))
 
 
-def where_worker(condition: Bool[Array, "workers"], new: PyTree, old: PyTree) -> PyTree:
+def where_worker(condition: Bool[Array, " workers"], new: PyTree, old: PyTree) -> PyTree:
     """Choose between two pytrees, worker by worker."""
 
     def choose(n, o):
@@ -177,7 +179,7 @@ def where_worker(condition: Bool[Array, "workers"], new: PyTree, old: PyTree) ->
     return jax.tree.map(choose, new, old)
 
 
-def scale_rows(factor: Float[Array, "workers"], rows: PyTree) -> PyTree:
+def scale_rows(factor: Float[Array, " workers"], rows: PyTree) -> PyTree:
     """Scale the row of each worker by its own factor, in single precision at least."""
 
     def scale(r):
@@ -191,9 +193,9 @@ def update_noise(
     law: Noise,
     noise: NoiseState | None,
     theta: Theta,
-    keys: Key[Array, "workers"],
-    number: Int[Array, "workers"],
-    start: Int[Array, "workers"],
+    keys: Key[Array, " workers"],
+    number: Int[Array, " workers"],
+    start: Int[Array, " workers"],
     sigma: Float[Array, "..."],
     *,
     period: int | Int[Array, ""],

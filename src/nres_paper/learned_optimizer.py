@@ -31,8 +31,8 @@ def landscape(
     system: LearnedOptimizerSystem,
     theta: PyTree,
     direction: PyTree,
-    distances: Float[np.ndarray, "points"],
-) -> Float[np.ndarray, "points"]:
+    distances: Float[np.ndarray, " points"],
+) -> Float[np.ndarray, " points"]:
     """Compute the loss at `theta + distance · direction`."""
 
     @eqx.filter_jit
@@ -48,8 +48,8 @@ def landscape(
 
 
 def landscape_figure(
-    distances: Float[np.ndarray, "points"],
-    losses: dict[str, Float[np.ndarray, "points"]],
+    distances: Float[np.ndarray, " points"],
+    losses: dict[str, Float[np.ndarray, " points"]],
     horizons: tuple[int, ...],
     norms: dict[str, list[float]],
     path: Path,
@@ -84,7 +84,7 @@ class TunedOptimizer:
     optimizer: LearnableOptimizer
     theta: PyTree
 
-    def losses(self, system: LearnedOptimizerSystem) -> Float[np.ndarray, "horizon"]:
+    def losses(self, system: LearnedOptimizerSystem) -> Float[np.ndarray, " horizon"]:
         """Return the learning curve on the system's own sequence of data."""
         system = eqx.tree_at(lambda s: s.optimizer, system, self.optimizer)
         return np.asarray(system.losses(self.theta, jax.random.key(0)))
@@ -125,7 +125,7 @@ def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedO
 
 
 def learned_figure(
-    learned: Evaluations, curves: dict[str, Float[np.ndarray, "horizon"]], path: Path
+    learned: Evaluations, curves: dict[str, Float[np.ndarray, " horizon"]], path: Path
 ) -> None:
     """Draw how an optimizer was learned, and the learning curves of models trained with it."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")

@@ -20,7 +20,7 @@ class Images(NamedTuple):
     """Images and their labels."""
 
     images: UInt8[np.ndarray, "count height width channels"]
-    labels: UInt8[np.ndarray, "count"]
+    labels: UInt8[np.ndarray, " count"]
 
 
 def fashion_mnist(
@@ -77,7 +77,7 @@ def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Imag
     return Images(np.ascontiguousarray(images), records[:, 0].copy())
 
 
-def _read(dataset: Dataset, file: File, data_dir: str | Path | None) -> UInt8[np.ndarray, "bytes"]:
+def _read(dataset: Dataset, file: File, data_dir: str | Path | None) -> UInt8[np.ndarray, " bytes"]:
     path = dataset.require(file, data_dir)
     return np.frombuffer(checked(path.read_bytes(), file, str(path)), np.uint8)
 

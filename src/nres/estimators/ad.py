@@ -45,9 +45,9 @@ def run_widened(
     state: PyTree,
     thetas: PyTree,
     keys: Array,
-    start: Int[Array, "workers"],
+    start: Int[Array, " workers"],
     window: int,
-    length: Int[Array, "workers"] | None,
+    length: Int[Array, " workers"] | None,
 ) -> Window:
     """`TraceablePool.run` with parameters in a wider dtype than the system is written for.
 

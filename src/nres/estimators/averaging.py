@@ -13,9 +13,9 @@ from nres.workers import Contributions, Steps
 
 @eqx.filter_jit
 def weigh(
-    coefficient: Float[Array, "workers"],
+    coefficient: Float[Array, " workers"],
     rows: PyTree,
-    loss: Float[Array, "workers"],
+    loss: Float[Array, " workers"],
     steps: Int[Array, "members workers"],
 ) -> Contributions:
     r"""Let each worker contribute $c_i r_i$: a coefficient times a row like `theta`.
@@ -47,8 +47,8 @@ def weigh(
 @eqx.filter_jit
 def average(
     contributions: Contributions,
-    absent: Bool[Array, "workers"] | None,
-    start: Int[Array, "workers"],
+    absent: Bool[Array, " workers"] | None,
+    start: Int[Array, " workers"],
     bound: Steps,
     theta: Theta,
 ) -> tuple[Theta, Array, Spent, Info]:

@@ -104,7 +104,7 @@ class Estimator(eqx.Module):
         theta: Theta,
         workers: Workers,
         carry: Carry | None,
-        length: Int[Array, "workers"] | None,
+        length: Int[Array, " workers"] | None,
     ) -> tuple[Carry | None, Contributions]:
         """Run one window of some of the workers.
 
@@ -157,7 +157,7 @@ class Estimator(eqx.Module):
         """The estimator with the values that its schedules have at an update."""
         return self
 
-    def rescaled(self, start: Int[Array, "workers"], scale: Any) -> "Estimator":
+    def rescaled(self, start: Int[Array, " workers"], scale: Any) -> "Estimator":
         """The estimator that draws the noises that workers at `start` have, again.
 
         **Arguments:**
@@ -173,7 +173,7 @@ class Estimator(eqx.Module):
         thetas: PyTree,
         workers: Workers,
         window: int,
-        length: Int[Array, "workers"] | None = None,
+        length: Int[Array, " workers"] | None = None,
     ) -> Window:
         """Advance the workers by one window of this estimator's pool, whatever kind it is.
 
@@ -269,7 +269,7 @@ class Unlocking(eqx.Module):
 
     on: Bool[Array, ""]
     """True in such a round, false in an update."""
-    moving: Bool[Array, "workers"]
+    moving: Bool[Array, " workers"]
     """The workers that run a window; all of them in an update."""
     counts: bool = eqx.field(static=True, default=True)
     """If true, the steps of the others are left out of the count. That costs a sum over all
@@ -279,7 +279,7 @@ class Unlocking(eqx.Module):
 @compiled
 def starting_points(
     estimator: Estimator, theta: Theta, key: Key[Array, ""]
-) -> tuple[EstimatorState, Int[Array, "workers"]]:
+) -> tuple[EstimatorState, Int[Array, " workers"]]:
     """Every worker at step 0, and the number of windows it is from there to its starting point."""
     state = blank_state(estimator, theta, key)
     keys = state.workers.key
@@ -300,7 +300,7 @@ def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
 @compiled
 def _unlock(
     estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
-) -> tuple[EstimatorState, Int[Array, "workers"], Int[Array, ""]]:
+) -> tuple[EstimatorState, Int[Array, " workers"], Int[Array, ""]]:
     state, offset = starting_points(estimator, theta, key)
     state = eqx.tree_at(lambda s: s.update, state, update)
     rounds = offset.max()

@@ -49,10 +49,10 @@ def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
 class Response(eqx.Module):
     """How the losses of a window respond to the noise: worker i contributes $c_i w_i$."""
 
-    coefficient: Float[Array, "workers"]
+    coefficient: Float[Array, " workers"]
     weight: PyTree
     """One row like `theta` per worker."""
-    loss: Float[Array, "workers"]
+    loss: Float[Array, " workers"]
     steps: Int[Array, "members workers"]
 
 
@@ -130,7 +130,7 @@ class EvolutionStrategy(Estimator):
         theta: Theta,
         workers: Workers,
         carry: Carry | None,
-        length: Int[Array, "workers"] | None,
+        length: Int[Array, " workers"] | None,
     ) -> tuple[Carry | None, Response]:
         """Run a window as `run` does, but keep what each worker contributes apart."""
         old, state = (None, None) if carry is None else (carry.noise, carry.pool)

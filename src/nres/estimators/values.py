@@ -41,11 +41,11 @@ class EstimatorState(eqx.Module):
 class Info(eqx.Module):
     """Diagnostics of one estimate: nothing here is needed for the next one."""
 
-    window_start: Int[Array, "workers"]
+    window_start: Int[Array, " workers"]
     """The step of its episode at which each worker's window started."""
-    steps: Int[Array, "workers"]
+    steps: Int[Array, " workers"]
     """The number of steps that the unrolls of each worker took."""
-    contribution_norm: Float[Array, "workers"]
+    contribution_norm: Float[Array, " workers"]
     """The Euclidean norm of each worker's own gradient estimate; not a number if left out."""
     variance: Float[Array, ""]
     r"""Total variance $\operatorname{tr}\operatorname{Cov}$ of `grad`, estimated from the spread
@@ -69,7 +69,7 @@ class Estimate(eqx.Module):
     """What `steps` is made of."""
     info: Info
     """Diagnostics."""
-    report: Int[Array, "reports"] | None = None
+    report: Int[Array, " reports"] | None = None
     """What the estimator's placement counted, by the names in `Placement.reports`."""
 
     @property

@@ -19,7 +19,7 @@ from nres.training import TrainResult
 
 
 def loss_surface(
-    system: Lorenz, ln_r: Float[np.ndarray, "columns"], ln_a: Float[np.ndarray, "rows"]
+    system: Lorenz, ln_r: Float[np.ndarray, " columns"], ln_a: Float[np.ndarray, " rows"]
 ) -> Float[Array, "rows columns"]:
     """Compute the training loss on a grid of parameters."""
     grid = jnp.stack(jnp.meshgrid(jnp.asarray(ln_r), jnp.asarray(ln_a)), axis=-1)
@@ -27,7 +27,7 @@ def loss_surface(
 
 
 @jax.jit
-def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, "points"]:
+def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, " points"]:
     """Compute the training loss at each of some parameters."""
     key = jax.random.key(0)  # nothing random: every episode is the same
     return jax.vmap(lambda theta: evaluate(system, theta, key).loss)(thetas)

@@ -32,9 +32,9 @@ class Outcome(eqx.Module):
     carry: Any
     """What the next window needs: a `Carry`, or whatever the placement keeps in its stead."""
     contributions: Contributions
-    absent: Bool[Array, "workers"] | None = None
+    absent: Bool[Array, " workers"] | None = None
     """Workers that took no part and are still where they were; `None` if all took part."""
-    report: Int[Array, "reports"] | None = None
+    report: Int[Array, " reports"] | None = None
     """The numbers that `Placement.reports` names."""
 
 
@@ -68,7 +68,7 @@ class Placement(abc.ABC):
         update: Int[Array, ""],
         workers: Workers,
         carry: Any,
-        length: Int[Array, "workers"] | None,
+        length: Int[Array, " workers"] | None,
     ) -> Outcome:
         """One window of every worker; `update` is the number of updates made before."""
 

@@ -162,7 +162,7 @@ class TraceablePool(Pool):
 
     @abc.abstractmethod
     def begin(
-        self, state: Any, thetas: PyTree, keys: Array, start: Int[Array, "workers"]
+        self, state: Any, thetas: PyTree, keys: Array, start: Int[Array, " workers"]
     ) -> PyTree:
         """Initialise the workers at step 0 and leave the others; `state` may be `None`."""
 
@@ -172,9 +172,9 @@ class TraceablePool(Pool):
         state: PyTree,
         thetas: PyTree,
         keys: Array,
-        start: Int[Array, "workers"],
+        start: Int[Array, " workers"],
         window: int,
-        length: Int[Array, "workers"] | None = None,
+        length: Int[Array, " workers"] | None = None,
     ) -> Window:
         """Take the steps of a window, of which there is at least one."""
 
@@ -192,9 +192,9 @@ class TraceablePool(Pool):
         state: Any,
         thetas: PyTree,
         keys: Array,
-        start: Int[Array, "workers"],
+        start: Int[Array, " workers"],
         window: int,
-        length: Int[Array, "workers"] | None = None,
+        length: Int[Array, " workers"] | None = None,
     ) -> Window:
         state = self.begin(state, thetas, keys, start)
         if window == 0:  # a scan of no steps would still be compiled

@@ -72,8 +72,8 @@ class JaxPool(eqx.Module, TraceablePool):
         self,
         state: _Lane | None,
         thetas: PyTree,
-        keys: Key[Array, "workers"],
-        start: Int[Array, "workers"],
+        keys: Key[Array, " workers"],
+        start: Int[Array, " workers"],
     ) -> _Lane:
         return _over_lanes(self._begin_one, state, thetas, keys, start)
 
@@ -81,10 +81,10 @@ class JaxPool(eqx.Module, TraceablePool):
         self,
         state: _Lane,
         thetas: PyTree,
-        keys: Key[Array, "workers"],
-        start: Int[Array, "workers"],
+        keys: Key[Array, " workers"],
+        start: Int[Array, " workers"],
         window: int,
-        length: Int[Array, "workers"] | None = None,
+        length: Int[Array, " workers"] | None = None,
     ) -> Window:
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
         run = functools.partial(self._run_one, window=window, lanes=lanes)

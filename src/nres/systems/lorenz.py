@@ -48,7 +48,7 @@ class Lorenz(System):
 
     horizon: int = eqx.field(static=True)
     test_episodes: int = eqx.field(static=True)
-    observed: Float[Array, "horizon"]
+    observed: Float[Array, " horizon"]
     """The z-coordinate of the true trajectory after each step."""
 
     truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
@@ -128,7 +128,7 @@ def _point(vector: Float[Array, "3"]) -> Point:
 
 
 @eqx.filter_jit
-def _trajectory(theta: Float[Array, "2"], steps: int) -> Float[Array, "steps"]:
+def _trajectory(theta: Float[Array, "2"], steps: int) -> Float[Array, " steps"]:
     def step(state, _):
         state = lorenz_step(state, theta)
         return state, state[2]

@@ -27,8 +27,8 @@ class Quadratic(System):
     B: Float[Array, "states parameters"]
     C: Float[Array, "states parameters"]
     Q: Float[Array, "states states"]
-    q: Float[Array, "states"]
-    start: Float[Array, "states"]
+    q: Float[Array, " states"]
+    start: Float[Array, " states"]
     horizon: int = eqx.field(static=True)
     disturbance: float = eqx.field(static=True, default=0.0)
     r"""$\rho$: the scale of the random disturbance in every step."""
@@ -59,8 +59,8 @@ class Quadratic(System):
         )
 
     def init(
-        self, theta: Float[Array, "parameters"], key: Key[Array, ""]
-    ) -> Float[Array, "states"]:
+        self, theta: Float[Array, " parameters"], key: Key[Array, ""]
+    ) -> Float[Array, " states"]:
         return self.start + self.C @ theta
 
     def step(self, state, theta, t, key):
@@ -69,12 +69,12 @@ class Quadratic(System):
             state = state + self.disturbance * jax.random.normal(key, state.shape, state.dtype)
         return state, 0.5 * state @ self.Q @ state + self.q @ state
 
-    def exact_gradient(self, theta: Float[Array, "parameters"]) -> Float[Array, "parameters"]:
+    def exact_gradient(self, theta: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
         r"""The gradient of $\mathbb E[\frac1T \sum_t L_t]$."""
         return self.application_gradients(theta).sum(axis=(0, 1)) / self.horizon
 
     def application_gradients(
-        self, theta: Float[Array, "parameters"]
+        self, theta: Float[Array, " parameters"]
     ) -> Float[Array, "horizon horizon parameters"]:
         r"""$g^t_i = \partial\,\mathbb E L_t / \partial\theta_i$, at index `[t - 1, i - 1]`.
 

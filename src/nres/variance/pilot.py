@@ -39,9 +39,9 @@ class Episodes(eqx.Module):
     """The squared norm of the score in each window."""
     grad: Float[Array, "workers d"]
     """The mean over windows of each worker's estimates."""
-    loss: Float[Array, "workers"]
+    loss: Float[Array, " workers"]
     """The mean loss per step of each worker's members."""
-    steps: Int[Array, "workers"]
+    steps: Int[Array, " workers"]
     """Steps really taken, by both members."""
 
 
@@ -129,9 +129,9 @@ def gpes(pool: Pool, *, period: int, sigma: float, window: int, workers: int) ->
 class _Together(Workers):
     """Workers that are all at the same step of episodes whose keys are given."""
 
-    given: Key[Array, "workers"]
+    given: Key[Array, " workers"]
 
-    def episode_keys(self) -> Key[Array, "workers"]:
+    def episode_keys(self) -> Key[Array, " workers"]:
         return self.given
 
 
@@ -139,8 +139,8 @@ class _Together(Workers):
 def unroll(
     estimator: GPES,
     theta: Theta,
-    noise_keys: Key[Array, "workers"],
-    episode_keys: Key[Array, "workers"],
+    noise_keys: Key[Array, " workers"],
+    episode_keys: Key[Array, " workers"],
 ) -> Episodes:
     """Run an antithetic episode of each worker, all in step.
 

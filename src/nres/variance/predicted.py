@@ -31,9 +31,9 @@ ROWS = 128
 class Prediction:
     r"""What theory says of one worker's estimates ($\operatorname{tr Cov}$, divide by N)."""
 
-    variance: float | Float[np.ndarray, "periods"]
+    variance: float | Float[np.ndarray, " periods"]
     """Of `GPES` with the period asked for; an array if several were."""
-    stderr: float | Float[np.ndarray, "periods"]
+    stderr: float | Float[np.ndarray, " periods"]
     """Its standard error, from the spread over episodes; not a number if there was only one."""
     nres: float
     """Of `NRES`."""
@@ -149,9 +149,9 @@ class _Episode:
 
     size: int
     windows: int
-    second: Float[np.ndarray, "periods"]
+    second: Float[np.ndarray, " periods"]
     """Mean squared norms, as the theorem has them; the last of `NRES`."""
-    mean: Float[np.ndarray, "d"]
+    mean: Float[np.ndarray, " d"]
     signal: float
     """The squared norm of the mean, without bias."""
     aligned: float
@@ -252,7 +252,7 @@ def _pull_back(
     key: Key[Array, ""],
     lanes: PyTree,
     first: Int[Array, ""],
-    periods: Int[Array, "periods"],
+    periods: Int[Array, " periods"],
     window: int,
     rows: int,
 ) -> tuple[Float[Array, "periods rows"], Float[Array, "rows d"]]:
@@ -352,7 +352,7 @@ def _smooth(
 @eqx.filter_jit
 def _correlate(
     theta: Theta,
-    keys: Key[Array, "samples"],
+    keys: Key[Array, " samples"],
     difference: Float[Array, "samples windows"],
     sigma: Float[Array, ""],
     per_stretch: int,

@@ -18,7 +18,7 @@ class Mean:
         self.mean = np.zeros(())
         self._squares = np.zeros(())
 
-    def add(self, vector: Float[np.ndarray, "d"]) -> None:
+    def add(self, vector: Float[np.ndarray, " d"]) -> None:
         """One more vector."""
         vector = np.asarray(vector, np.float64)
         self.count += 1
@@ -27,7 +27,7 @@ class Mean:
         self._squares = self._squares + change * (vector - self.mean)
 
     @property
-    def stderr(self) -> Float[np.ndarray, "d"]:
+    def stderr(self) -> Float[np.ndarray, " d"]:
         """The standard error of `mean`, in each coordinate."""
         return np.sqrt(self._squares / (self.count * (self.count - 1)))
 
@@ -54,7 +54,7 @@ class Moments:
         self._groups: list[tuple[np.ndarray, int]] = [(np.zeros(()), 0)] * GROUPS
         self._last = np.zeros(())
 
-    def add(self, mean: Float[np.ndarray, "d"], second: Float[np.ndarray, "versions"]) -> None:
+    def add(self, mean: Float[np.ndarray, " d"], second: Float[np.ndarray, " versions"]) -> None:
         """One more batch."""
         mean, second = np.asarray(mean, np.float64), np.asarray(second, np.float64)
         self.mean.add(mean)
@@ -67,7 +67,7 @@ class Moments:
         self._groups[group] = (total + mean, count + 1)
 
     @property
-    def variance(self) -> Float[np.ndarray, "versions"]:
+    def variance(self) -> Float[np.ndarray, " versions"]:
         """The total variance of one vector, without bias."""
         return np.mean(self._second, axis=0) - self.mean.signal
 
@@ -93,7 +93,7 @@ class Moments:
 
 def interval(
     samples: Float[np.ndarray, "samples versions"],
-    centre: Float[np.ndarray, "versions"],
+    centre: Float[np.ndarray, " versions"],
     level: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """A confidence interval around `centre` for the mean of independent, skewed samples.

@@ -55,7 +55,7 @@ def dense_gradient(params: Layers, batch: Batch) -> Layers:
 
 
 def network_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
     r"""Compute how a network changes the parameters of a model.
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, UInt8
 
 Layers: TypeAlias = list[dict[str, Array]]
 """Parameters of a model: the weight and the bias of each layer."""
-Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, "batch"]]
+Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, " batch"]]
 """Images in bytes, and their labels."""
 
 

@@ -35,7 +35,7 @@ class Network(NamedTuple):
             at += (inputs + 1) * outputs
         return starts
 
-    def layers(self, theta: Float[Array, "d"]) -> list[tuple[Array, Array]]:
+    def layers(self, theta: Float[Array, " d"]) -> list[tuple[Array, Array]]:
         """Split a vector of weights into matrices and biases."""
         return [
             (
@@ -51,20 +51,20 @@ class Network(NamedTuple):
 class Inputs(NamedTuple):
     """Inputs of the network, for every parameter of a model."""
 
-    time: Float[Array, "times"]
+    time: Float[Array, " times"]
     """Features of the step number, which all parameters share."""
-    grad: Float[Array, "size"]
+    grad: Float[Array, " size"]
     """The gradient by all tensors of the model, concatenated."""
-    param: Float[Array, "size"]
+    param: Float[Array, " size"]
     means: Float[Array, "6 size"]
     """Running means of the gradient, up to the last step."""
 
 
-Result = tuple[Float[Array, "size"], Float[Array, "6 size"]]
+Result = tuple[Float[Array, " size"], Float[Array, "6 size"]]
 
 
 def plain_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
     """Compute `network_step` in plain JAX: the reference."""
     dtype = inputs.means.dtype

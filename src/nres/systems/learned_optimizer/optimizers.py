@@ -225,7 +225,7 @@ class PerParameterMLP(LearnableOptimizer):
         """The shape of the network, and how its weights lie in `theta`."""
         return Network((ROWS + len(_TIMES), *[self.width] * self.depth, 2))
 
-    def initial_theta(self, key: Key[Array, ""]) -> Float[Array, "d"]:
+    def initial_theta(self, key: Key[Array, ""]) -> Float[Array, " d"]:
         network, theta = self.network, []
         keys = jax.random.split(key, self.depth + 1)
         for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
@@ -253,7 +253,7 @@ class PerParameterMLP(LearnableOptimizer):
 _TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
 
 
-def _joined(leaves: list[Array]) -> Float[Array, "size"]:
+def _joined(leaves: list[Array]) -> Float[Array, " size"]:
     return jnp.concatenate([leaf.reshape(-1).astype(float) for leaf in leaves])
 
 

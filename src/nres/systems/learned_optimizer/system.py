@@ -120,7 +120,7 @@ class LearnedOptimizerSystem(System):
             ]
         return [jax.tree.map(lambda x, i=i: x[i], d) for d, i in zip(data, indices, strict=True)]
 
-    def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, "horizon"]:
+    def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, " horizon"]:
         """Compute the outer loss of every step of one episode: the learning curve of the model."""
         return _losses(self, theta, key)
 

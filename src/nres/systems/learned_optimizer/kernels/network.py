@@ -24,7 +24,7 @@ from nres.systems.learned_optimizer.network import (
 
 @derivatives_of(plain_step, static=2)
 def fused_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, "d"], inputs: Inputs
+    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
     """Compute `network_step` with two kernels for GPUs.
 
