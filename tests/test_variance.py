@@ -181,7 +181,7 @@ def test_measuring_an_estimator(make, period, window):
     np.testing.assert_allclose(result.snr, gradient @ gradient / expected, rtol=0.2)
     # Each of 4096 pairs runs a whole episode; an estimate of five pairs, a window.
     assert result.samples == 4096
-    assert result.spent.total == 2 * 4096 * 12
+    assert result.cost.total == 2 * 4096 * 12
     assert result.steps == (2 * 5 * window, window)
     np.testing.assert_allclose(result.work, result.variance * 10 * window)
     assert result.nonfinite == 0
@@ -322,7 +322,7 @@ def test_pools_that_are_not_jax(monkeypatch):
     ]
     one, other = (nres.variance.measure(e, theta, KEY, samples=16) for e in estimators)
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-3)
-    assert other.spent.total == one.spent.total == 2 * 16 * 10
+    assert other.cost.total == one.cost.total == 2 * 16 * 10
     one, other = (
         nres.variance.predict(pool, theta, 10, 5, key=KEY, sigma=0.1, samples=16)
         for pool in (Wave(), NumpyPool(Wave()))
@@ -395,12 +395,14 @@ def test_advice():
     assert advice.updates == (1200 - 12) // advice.window
     # The longest of the windows that come within a fifth of the best one.
     worth = {
-        row.window: nres.variance.updates_worth(row, 1200, 12, advice.gains[0.1].harm)
+        row.window: nres.variance.effective_updates(
+            row, 1200, 12, advice.gains[0.1].relative_curvature
+        )
         for row in advice.table.where(sigma=0.1, method="NRES").rows
     }
     good = [window for window, value in worth.items() if value >= 0.8 * max(worth.values())]
     assert advice.window == max(good)
-    assert advice.worth == worth[advice.window]
+    assert advice.effective_updates == worth[advice.window]
     assert len(worth) > len(good)
     assert {row.method for row in advice.table.rows} == {"NRES", "PES", "FullES"}
     assert any(reason.startswith("PES") for reason in advice.reasons)
@@ -415,7 +417,7 @@ def test_advice():
     hessian = np.asarray(jax.hessian(lambda th: nres.evaluate(SYSTEM, th, KEY).loss)(PLACE))
     exact = np.asarray(SYSTEM.exact_gradient(PLACE), np.float64)
     along = exact @ hessian @ exact / (exact @ exact)
-    np.testing.assert_allclose(gain.harm, np.trace(hessian) / 4 / along, rtol=0.3)
+    np.testing.assert_allclose(gain.relative_curvature, np.trace(hessian) / 4 / along, rtol=0.3)
 
 
 def test_what_updates_are_worth():
@@ -424,7 +426,7 @@ def test_what_updates_are_worth():
         SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[1, 3, 12], workers=[1, 10_000], samples=512
     )
     worth = {
-        (row.window, row.workers): nres.variance.updates_worth(row, 1200, 12, 1.0)
+        (row.window, row.workers): nres.variance.effective_updates(row, 1200, 12, 1.0)
         for row in table.rows
     }
     assert worth[1, 10_000] > 10 * worth[12, 10_000]
@@ -580,7 +582,7 @@ def test_costs_where_windows_and_episodes_are_shorter():
     )
     assert result.steps.total < 0.95 * 2 * 10 * 5
     assert abs(table.rows[0].total_steps - result.steps.total) <= 5
-    assert result.spent.total < 0.95 * 2 * 256 * 10
+    assert result.cost.total < 0.95 * 2 * 256 * 10
 
 
 def test_settings_of_a_sweep_are_not_compiled_in():

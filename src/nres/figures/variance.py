@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from nres.figures.style import log_if_positive
 from nres.files import save_drawing, save_figure
-from nres.variance import Advice, Row, updates_worth
+from nres.variance import Advice, Row, effective_updates
 
 
 def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) -> None:
@@ -45,7 +45,9 @@ def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> 
     gains = advice.gains
     for (sigma, gain), colour in zip(gains.items(), _shades(len(gains)), strict=True):
         rows = [r for r in advice.table.where(sigma=sigma).rows if r.period == horizon]
-        values = np.array([updates_worth(row, sequential, horizon, gain.harm) for row in rows])
+        values = np.array(
+            [effective_updates(row, sequential, horizon, gain.relative_curvature) for row in rows]
+        )
         windows = np.array([row.window for row in rows])
         worth.plot(windows[values > 0], values[values > 0], "o-", ms=4, color=colour)
         loss.errorbar(

@@ -3,7 +3,7 @@
 from nres.variance.advice import Advice as Advice
 from nres.variance.advice import Gain as Gain
 from nres.variance.advice import advise as advise
-from nres.variance.advice import updates_worth as updates_worth
+from nres.variance.advice import effective_updates as effective_updates
 from nres.variance.hysteresis import Hysteresis as Hysteresis
 from nres.variance.hysteresis import hysteresis as hysteresis
 from nres.variance.measured import Measurement as Measurement

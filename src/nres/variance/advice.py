@@ -45,18 +45,18 @@ class Gain:
     """d, the number of parameters."""
 
     @property
-    def net(self) -> float:
-        """What the step took off the loss, less what noise adds to it; 0 if it may be chance."""
+    def net_decrease(self) -> float:
+        """The decrease of the loss by the step, less what noise adds; 0 if it may be chance."""
         gain = self.before - self.after
         rise = max(0.0, self.smoothed - self.before)
         return max(0.0, gain - rise) if gain > 2 * self.stderr else 0.0
 
     @property
-    def harm(self) -> float:
-        """How much noise in any direction harms an update, from 1/d to 1.
+    def relative_curvature(self) -> float:
+        """The mean curvature over all directions relative to that along the gradient.
 
-        It is the mean curvature over all directions relative to that along the gradient: 1 where
-        all are alike, 1/d where the loss bends along the gradient alone.
+        From 1/d to 1: it says how much noise harms an update. It is 1 where all directions are
+        alike, 1/d where the loss bends along the gradient alone.
         """
         mean = max(0.0, self.smoothed - self.before) / self.size
         along = self.slope - (self.before - self.after)
@@ -76,8 +76,8 @@ class Advice:
     sigma: float
     updates: int
     """That the budget of sequential steps allows."""
-    worth: float
-    """As many noise-free updates would do as much."""
+    effective_updates: float
+    """The number of noise-free updates that would do as much."""
     reasons: tuple[str, ...]
     table: Sweep
     """The pilot sweep, with the recommended number of workers."""
@@ -174,10 +174,10 @@ def advise(
     gains = _gains(pool, theta, gain_key, table, sigmas)
 
     def worth(row: Row) -> float:
-        return updates_worth(row, sequential, horizon, gains[row.sigma].harm)
+        return effective_updates(row, sequential, horizon, gains[row.sigma].relative_curvature)
 
-    top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].net)
-    if worth(top) * gains[top.sigma].net == 0:
+    top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].net_decrease)
+    if worth(top) * gains[top.sigma].net_decrease == 0:
         raise ValueError(
             f"at none of the sigmas {', '.join(f'{s:g}' for s in sigmas)} do {samples} episodes "
             "show a gradient that lowers the loss when it is followed, by more than the noise "
@@ -212,14 +212,14 @@ def advise(
         workers=workers,
         sigma=best.sigma,
         updates=_updates(best.window, sequential, horizon),
-        worth=worth(best),
+        effective_updates=worth(best),
         reasons=tuple(_reasons(best, table, worth, gains)),
         table=table,
         gains=gains,
     )
 
 
-def updates_worth(row: Row, sequential: int, horizon: int, harm: float) -> float:
+def effective_updates(row: Row, sequential: int, horizon: int, relative_curvature: float) -> float:
     """How many noise-free updates those are worth that so many sequential steps allow.
 
     **Arguments:**
@@ -227,13 +227,13 @@ def updates_worth(row: Row, sequential: int, horizon: int, harm: float) -> float
     - `row`: of a sweep.
     - `sequential`: steps one after another, of the whole training.
     - `horizon`: T.
-    - `harm`: how much noise harms, as `Gain.harm` has it.
+    - `relative_curvature`: that of `Gain`.
     """
     # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
     if row.nonfinite or not row.signal > 2 * row.signal_stderr:
         return 0.0
     noise = max(row.variance, row.episode_variance * horizon / row.window)
-    return _updates(row.window, sequential, horizon) / (1 + harm * noise / row.signal)
+    return _updates(row.window, sequential, horizon) / (1 + relative_curvature * noise / row.signal)
 
 
 def _updates(window: int, sequential: int, horizon: int) -> int:
@@ -313,7 +313,7 @@ def _reasons(
             continue
         if worth(top) == 0:
             verdict = "no gradient can be told from noise."
-        elif gain.net == 0:
+        elif gain.net_decrease == 0:
             verdict = "the step does not help, or less than the noise harms."
         else:
             verdict = f"for up to {worth(top):,.3g} updates' worth."

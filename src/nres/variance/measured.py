@@ -42,8 +42,8 @@ class Measurement:
     r"""$\lVert \mathbb E g \rVert^2$, without bias: noise may make it negative."""
     steps: Steps
     """What one estimate costs in a running pool, on average."""
-    spent: Steps
-    """What the measurement cost."""
+    cost: Steps
+    """Unroll steps of the whole measurement."""
     samples: int
     """Independent episodes of a worker that were run."""
     nonfinite: int
@@ -133,7 +133,7 @@ def measure(
         interval=(float(low[0]) / n, float(high[0]) / n),
         signal=moments.mean.signal,
         steps=Steps(round(n * each), estimator.window),
-        spent=Steps(total, sequential),
+        cost=Steps(total, sequential),
         samples=batch * batches,
         nonfinite=nonfinite,
     )

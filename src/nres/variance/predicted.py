@@ -20,7 +20,7 @@ from nres.execution import block_size
 from nres.noise import Gaussian
 from nres.pools.jax import as_pool
 from nres.system import Theta, as_theta, parameter_count
-from nres.variance.pilot import gpes, unroll
+from nres.variance.episodes import gpes, unroll
 from nres.workers import worker_keys
 
 # How many windows' losses are pulled back at a time, at most.

@@ -13,8 +13,8 @@ from nres.estimators.base import check_fits, check_period
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.system import as_theta
+from nres.variance.episodes import window_moments
 from nres.variance.measured import check_samples, like
-from nres.variance.pilot import pilot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ def sweep(
                     callback((part + fraction) / (len(sigmas) * len(plan)))
 
             # The same key everywhere: rows share their noise, so they differ in what they say.
-            result = pilot(
+            result = window_moments(
                 pool,
                 theta,
                 key,

@@ -46,7 +46,7 @@ class Episodes(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pilot:
+class WindowMoments:
     """Mean and variance of `GPES` with one period and sigma, for several windows."""
 
     period: int
@@ -64,7 +64,7 @@ class Pilot:
     """Workers that were left out because a loss was not finite."""
 
 
-def pilot(
+def window_moments(
     pool: Pool,
     theta: Theta,
     key: Key[Array, ""],
@@ -75,7 +75,7 @@ def pilot(
     base: int,
     samples: int,
     callback: Callable[[float], Any] | None = None,
-) -> Pilot:
+) -> WindowMoments:
     """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
     batch, batches = split(samples, theta, pool)
     estimator = gpes(pool, period=period, sigma=sigma, window=base, workers=batch)
@@ -100,7 +100,7 @@ def pilot(
         for _ in range(4):
             size = parameter_count(theta)
             moments.add(np.full(size, math.nan), np.full(len(windows) + 1, math.nan))
-    return Pilot(
+    return WindowMoments(
         period,
         sigma,
         tuple(windows),
