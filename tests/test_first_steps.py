@@ -314,12 +314,13 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     updates = CompiledUpdates(estimator, lift_update(optax.sgd(0.1), THETA[Wave]), chunks)
     used = []
 
-    def call(bundles, bundle, position, unlocking):
-        used.append((bundles, bundle))
-        count = bundles * bundle
+    def call(arguments, position):
+        _, _, bundles, bundle, _ = arguments
+        used.append((int(bundles), bundle))
+        count = int(bundles) * bundle
         return position, np.zeros((count, 2)), np.zeros((count, 5), np.int32)
 
-    monkeypatch.setattr(CompiledUpdates, "_call", lambda self, *arguments: call(*arguments))
+    monkeypatch.setattr("nres.updates._compiled_updates", call)
     monkeypatch.setattr(Chunks, "bundles", lambda self, update: sizes)
     state = estimator.init(THETA[Wave], KEY)
     updates._unlock(np.array([1, offset, 0, 2]), (THETA[Wave], (), state))

@@ -17,14 +17,13 @@ from nres.estimators import TBPTT as TBPTT
 from nres.estimators import TES as TES
 from nres.estimators import UORO as UORO
 from nres.estimators import Carry as Carry
-from nres.estimators import Contributions as Contributions
 from nres.estimators import Estimate as Estimate
 from nres.estimators import Estimator as Estimator
 from nres.estimators import FullES as FullES
 from nres.estimators import NonFiniteError as NonFiniteError
+from nres.estimators import Response as Response
 from nres.estimators import Steps as Steps
 from nres.estimators import Workers as Workers
-from nres.estimators import weigh as weigh
 from nres.evaluation import Evaluation as Evaluation
 from nres.evaluation import evaluate as evaluate
 from nres.history import History as History

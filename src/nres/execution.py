@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.noise import Noise
-from nres.pools.base import Pool, Window, check_window
+from nres.pools.base import Pool
 from nres.system import parameter_count
-from nres.workers import Carry, Contributions, Workers
+from nres.workers import Carry, Contributions, Response, Workers, summed
 
 Chosen = TypeVar("Chosen")
 Loop = TypeVar("Loop")
@@ -48,7 +48,7 @@ class Runner(Protocol):
 
     def run(
         self, theta: Any, workers: Workers, carry: Carry | None, length: Any
-    ) -> tuple[Carry | None, Contributions]: ...
+    ) -> tuple[Carry | None, Response]: ...
 
 
 def choose(what: Traceable, compiled: Chosen, looped: Chosen) -> Chosen:
@@ -78,26 +78,6 @@ def repeat(
     return loop
 
 
-def advance(
-    pool: Pool,
-    state: Any,
-    thetas: PyTree,
-    keys: Key[Array, " workers"],
-    start: Int[Array, " workers"],
-    window: int,
-    length: Int[Array, " workers"] | None = None,
-) -> Window:
-    """Call `Pool.advance` with JAX arrays, whatever the pool wants, and get JAX arrays."""
-    if pool.traceable:
-        return pool.advance(state, thetas, keys, start, window, length)
-    lengths = jnp.full_like(start, window) if length is None else length
-    words = jax.random.key_data(keys)
-    thetas, words, start, lengths = jax.device_get((thetas, words, start, lengths))
-    result = pool.advance(state, thetas, words, start, window, lengths)
-    check_window(pool, result, jax.tree.leaves(thetas)[0].shape[:2], lengths)
-    return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps))
-
-
 @compiled
 def run_episodes(
     pool: Pool,
@@ -118,7 +98,7 @@ def run_episodes(
             jnp.add, rows, noise.draw(noise_keys, start, jnp.full(count, sigma), theta)
         )
     thetas = jax.tree.map(lambda x: x[None], rows)
-    result = advance(pool, None, thetas, keys, start, pool.horizon)
+    result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
     return result.loss[0] / pool.horizon, result.steps[0]
 
 
@@ -136,7 +116,7 @@ def state_shapes(pool: Pool, theta: PyTree) -> PyTree:
     key = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
     start = jax.ShapeDtypeStruct((1,), jnp.int32)
     return jax.eval_shape(
-        lambda thetas, key, start: pool.advance(None, thetas, key, start, 0).state,
+        lambda thetas, key, start: pool.advance_arrays(None, thetas, key, start, 0).state,
         thetas,
         key,
         start,
@@ -163,7 +143,8 @@ def run_window(
     """
     count, block = workers.start.size, block_size(parameter_count(theta))
     if not runner.pool.traceable or block >= count:
-        return runner.run(theta, workers, carry, length)
+        carry, response = runner.run(theta, workers, carry, length)
+        return carry, summed(response)
 
     def take(tree, start, size, axis=0):
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree)
@@ -176,7 +157,10 @@ def run_window(
     def one_block(start, size, carry):
         if carry is not None:
             carry = Carry(take(carry.noise, start, size), take(carry.pool, start, size, axis=1))
-        return runner.run(theta, take(workers, start, size), carry, take(length, start, size))
+        carry, response = runner.run(
+            theta, take(workers, start, size), carry, take(length, start, size)
+        )
+        return carry, summed(response)
 
     def accumulate(start, size, loop):
         carry, total = loop

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias
@@ -147,6 +148,13 @@ def parameter_count(theta: PyTree) -> int:
 def at_least_single(*dtypes: Any) -> Any:
     """The dtype in which numbers of these are added up: half precision would lose them."""
     return jnp.float64 if jnp.float64 in dtypes else jnp.float32
+
+
+def squared_norm(tree: PyTree) -> Float[Array, ""]:
+    """The squared Euclidean norm of a pytree of arrays."""
+    leaves = jax.tree.leaves(tree)
+    dtype = at_least_single(*[x.dtype for x in leaves])
+    return functools.reduce(jnp.add, [jnp.sum(x.astype(dtype) ** 2) for x in leaves])
 
 
 def check_system(system: System, theta: Theta) -> None:

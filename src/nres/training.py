@@ -22,7 +22,6 @@ from nres.estimators.base import Estimator
 from nres.history import History, Log
 from nres.progress import Progress, Reporter, TrainState
 from nres.system import Theta, as_theta
-from nres.tracing import Lifted
 from nres.updates import Chunks, lift_update, next_size, updates_of
 from nres.workers import Steps
 
@@ -104,19 +103,73 @@ def train(
     eval_every = eval_every or max(1, math.ceil(updates / 20))
     if state is None and key is None:
         raise ValueError("train needs a key, or the state of an earlier run to continue.")
-    with _reporting(progress, f"{type(estimator).__name__}, {updates:,} updates") as reporter:
-        return _train(
-            estimator,
-            optimizer,
-            update,
-            theta,
-            updates,
-            None if key is None else as_key(key),
-            eval_fn,
-            eval_every,
-            callback,
-            reporter,
+    key = None if key is None else as_key(key)
+    title = f"{type(estimator).__name__}, {updates:,} updates"
+    with _reporting(progress, title) as reporter:
+        phase = reporter.phase if reporter is not None else lambda name: None
+
+        began = time.perf_counter()
+        phase("compiling")
+        first = 0 if state is None else state.update
+        last = first + updates
+        chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
+        updater = updates_of(estimator, update, chunks)
+        # Compiled code reuses the memory of its arguments: work on copies.
+        if state is None:
+            assert key is not None
+            theta = _copy(estimator.check(theta))
+            position, unlocking = updater.start(theta, _copy(optimizer.init(theta)), key, phase)
+            log = Log(estimator, unlocking, 0, unlocking, 0.0)
+        else:
+            position = updater.compile(_copy((theta, state.optimizer, state.estimator)), first)
+            log = Log(estimator, Steps(0, 0), first, state.steps, state.seconds)
+        state = _state(position, log)
+        log.setup_time = time.perf_counter() - began
+
+        size = 1
+
+        def evaluate(theta: Theta) -> dict[str, float]:
+            phase("evaluating")
+            evals = log.evaluate(eval_fn, multihost.to_local(_copy(theta)))
+            phase("updating")
+            return evals
+
+        def tell(progress: Progress) -> bool:
+            asked = callback is not None and bool(callback(progress))
+            if reporter is not None:
+                reporter(progress)
+            return asked
+
+        phase("updating")
+        with _interruptible() as interrupted:
+            stop = False
+            if eval_fn is not None and state.update == 0:
+                tell(Progress(position[0], state, last, log.nothing(), evaluate(position[0])))
+            while state.update < last and not log.diverged:
+                # Every process has its own clock, and a signal reaches one of them.
+                size, stop = multihost.agree_on(size, stop or interrupted())
+                if stop:
+                    break
+                began = time.perf_counter()
+                position, rows = updater.advance(position, state.update, size)
+                elapsed = time.perf_counter() - began
+                size = next_size(len(rows["loss"]), elapsed)
+                columns = log.add(rows, elapsed)
+                state = _state(position, log)
+                evals = None
+                due = state.update == chunks.stop(state.update - 1) or log.diverged
+                if eval_fn is not None and due:
+                    evals = evaluate(position[0])
+                stop = tell(Progress(position[0], state, last, columns, evals))
+            signalled = interrupted()
+        stopped = signalled or (state.update < last and not log.diverged)
+        return TrainResult(
+            position[0],
             state,
+            log.history(),
+            interrupted=stopped,
+            signalled=signalled,
+            diverged=log.diverged,
         )
 
 
@@ -131,86 +184,6 @@ def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | Non
 
         with Display(title) as display:
             yield display
-
-
-def _train(
-    estimator: Estimator,
-    optimizer: optax.GradientTransformation,
-    update: Lifted,
-    theta: Theta,
-    updates: int,
-    key: Array | None,
-    eval_fn: Callable[[Theta], Any] | None,
-    eval_every: int,
-    callback: Callable[[Progress], Any] | None,
-    reporter: Reporter | None,
-    state: TrainState | None,
-) -> TrainResult:
-    phase = reporter.phase if reporter is not None else lambda name: None
-
-    began = time.perf_counter()
-    phase("compiling")
-    first = 0 if state is None else state.update
-    last = first + updates
-    chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
-    updater = updates_of(estimator, update, chunks)
-    # Compiled code reuses the memory of its arguments: work on copies, the caller's stay intact.
-    if state is None:
-        assert key is not None
-        theta = _copy(estimator.check(theta))
-        position, unlocking = updater.start(theta, _copy(optimizer.init(theta)), key, phase)
-        log = Log(estimator, unlocking, 0, unlocking, 0.0)
-    else:
-        position = updater.compile(_copy((theta, state.optimizer, state.estimator)), first)
-        log = Log(estimator, Steps(0, 0), first, state.steps, state.seconds)
-    state = _state(position, log)
-    log.setup_time = time.perf_counter() - began
-
-    size = 1
-
-    def evaluate(theta: Theta) -> dict[str, float]:
-        phase("evaluating")
-        evals = log.evaluate(eval_fn, multihost.to_local(_copy(theta)))
-        phase("updating")
-        return evals
-
-    def tell(progress: Progress) -> bool:
-        asked = callback is not None and bool(callback(progress))
-        if reporter is not None:
-            reporter(progress)
-        return asked
-
-    phase("updating")
-    with _interruptible() as interrupted:
-        stop = False
-        if eval_fn is not None and state.update == 0:
-            tell(Progress(position[0], state, last, log.nothing(), evaluate(position[0])))
-        while state.update < last and not log.diverged:
-            # Every process has its own clock, and a signal reaches one of them.
-            size, stop = multihost.agree_on(size, stop or interrupted())
-            if stop:
-                break
-            began = time.perf_counter()
-            position, rows = updater.advance(position, state.update, size)
-            elapsed = time.perf_counter() - began
-            size = next_size(len(rows["loss"]), elapsed)
-            columns = log.add(rows, elapsed)
-            state = _state(position, log)
-            evals = None
-            due = state.update == chunks.stop(state.update - 1) or log.diverged
-            if eval_fn is not None and due:
-                evals = evaluate(position[0])
-            stop = tell(Progress(position[0], state, last, columns, evals))
-        signalled = interrupted()
-    stopped = signalled or (state.update < last and not log.diverged)
-    return TrainResult(
-        position[0],
-        state,
-        log.history(),
-        interrupted=stopped,
-        signalled=signalled,
-        diverged=log.diverged,
-    )
 
 
 def _state(position: tuple, log: Log) -> TrainState:

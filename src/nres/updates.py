@@ -20,9 +20,9 @@ from nres.estimators.base import (
     starting_points,
     steps_are_known,
 )
-from nres.estimators.values import Estimate, EstimatorState, squared_norm
+from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import choose
-from nres.system import Theta
+from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
 from nres.workers import Steps
 
@@ -123,23 +123,23 @@ class CompiledUpdates:
     def compile(self, position: Position, update: int) -> Position:
         """Compile what a run that goes on from here needs."""
         for bundle in self.chunks.bundles(update):
-            position, *_ = self._call(0, bundle, position)  # no update yet
+            position, *_ = _compiled_updates(self._arguments(0, bundle), position)  # no update
         return position
 
     def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
         """Make about `size` updates, at least one."""
         bundle, most = self.chunks.next(update)
         bundles = max(1, min(size, most) // bundle)
-        position, floats, integers = self._call(bundles, bundle, position)
+        arguments = self._arguments(bundles, bundle)
+        position, floats, integers = _compiled_updates(arguments, position)
         count = bundles * bundle
         return position, named_rows(self.estimator, count, floats, integers)
 
-    def _call(self, bundles: int, bundle: int, position: Position, unlocking: Any = None) -> Any:
+    def _arguments(self, bundles: int, bundle: int, unlocking: Any = None) -> tuple:
         given = None
         if self.estimator.windows > 1:
             given = self.estimator.placement.replicate(unlocking or self.updating)
-        arguments = (self.estimator, self.update, jnp.asarray(bundles), bundle, given)
-        return _compiled_updates(arguments, position)
+        return self.estimator, self.update, jnp.asarray(bundles), bundle, given
 
     def _unlock(self, offset: np.ndarray, position: Position) -> tuple[Position, Steps]:
         """Run each worker to its starting point, `offset` windows away; what that cost."""
@@ -154,7 +154,8 @@ class CompiledUpdates:
             began = time.perf_counter()
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
             unlocking = (True, np.int32(done), (rounds - offset).astype(np.int32))
-            position, floats, integers = self._call(count, bundle, position, unlocking)
+            arguments = self._arguments(count, bundle, unlocking)
+            position, floats, integers = _compiled_updates(arguments, position)
             count *= bundle
             rows = named_rows(estimator, count, floats, integers)
             # In rounds that are almost empty this number is large: 32 bits without a sign.

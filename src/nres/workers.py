@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from nres.noise import NoiseState
-from nres.system import Theta
+from nres.noise import NoiseState, where_worker
+from nres.system import Theta, at_least_single, squared_norm
 
 
 class Steps(NamedTuple):
@@ -62,8 +62,21 @@ class Carry(eqx.Module):
     """States, and what goes along with them, with axes `(members, workers)` in front."""
 
 
+class Response(eqx.Module):
+    r"""What each worker contributes to the gradient in one window: $c_i r_i$."""
+
+    coefficient: Float[Array, " workers"]
+    """$c_i$, one number per worker."""
+    rows: PyTree
+    """$r_i$, a pytree like `theta` with an axis of workers in front."""
+    loss: Float[Array, " workers"]
+    """The mean loss per step of each worker's unrolls, to be reported."""
+    steps: Int[Array, "members workers"]
+    """The number of steps that each unroll took."""
+
+
 class Contributions(eqx.Module):
-    """What the workers of one window, or some of them, contribute; `nres.weigh` makes it."""
+    """The contributions of the workers, or of some of them, added up."""
 
     grad: Theta
     """The sum over the workers whose contribution is finite."""
@@ -77,3 +90,24 @@ class Contributions(eqx.Module):
     @property
     def finite(self) -> Bool[Array, " workers"]:
         return jnp.isfinite(self.norm) & jnp.isfinite(self.loss)
+
+
+@eqx.filter_jit
+def summed(response: Response) -> Contributions:
+    """Add up what the workers contribute, leaving out what is not finite.
+
+    In single precision at least: half would overflow where the mean does not.
+    """
+    coefficient, rows = response.coefficient, response.rows
+    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
+    result = Contributions(None, norm, response.loss, response.steps)
+    coefficient = jnp.where(result.finite, coefficient, 0)
+
+    def add(rows):
+        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
+        rows = rows.astype(at_least_single(rows.dtype))
+        # Full precision: the matrix units' short float would cost three digits and save nothing.
+        c = coefficient.astype(rows.dtype)
+        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
+
+    return Contributions(jax.tree.map(add, rows), norm, response.loss, response.steps)

@@ -2,7 +2,6 @@
 
 from nres.estimators.ad import Differentiating as Differentiating
 from nres.estimators.ad import for_lanes as for_lanes
-from nres.estimators.averaging import weigh as weigh
 from nres.estimators.backprop import BPTT as BPTT
 from nres.estimators.backprop import TBPTT as TBPTT
 from nres.estimators.base import Estimator as Estimator
@@ -17,6 +16,6 @@ from nres.estimators.nonfinite import NonFiniteError as NonFiniteError
 from nres.estimators.values import Estimate as Estimate
 from nres.estimators.values import EstimatorState as EstimatorState
 from nres.workers import Carry as Carry
-from nres.workers import Contributions as Contributions
+from nres.workers import Response as Response
 from nres.workers import Steps as Steps
 from nres.workers import Workers as Workers

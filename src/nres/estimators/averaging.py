@@ -1,47 +1,13 @@
-"""From the workers' contributions to a gradient: `weigh` and `average`."""
+"""`average`: from the workers' contributions to a gradient, and what is reported of it."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Int
 
-from nres.estimators.values import Info, Spent, squared_norm
-from nres.noise import where_worker
-from nres.system import Theta, at_least_single
+from nres.estimators.values import Info, Spent
+from nres.system import Theta, squared_norm
 from nres.workers import Contributions, Steps
-
-
-@eqx.filter_jit
-def weigh(
-    coefficient: Float[Array, " workers"],
-    rows: PyTree,
-    loss: Float[Array, " workers"],
-    steps: Int[Array, "members workers"],
-) -> Contributions:
-    r"""Let each worker contribute $c_i r_i$: a coefficient times a row like `theta`.
-
-    The sum is in single precision at least: half would overflow where the mean does not. Workers
-    whose contribution is not finite are left out of it.
-
-    **Arguments:**
-
-    - `coefficient`: $c_i$, one number per worker.
-    - `rows`: $r_i$, a pytree like `theta` with an axis of workers in front.
-    - `loss`: the mean loss per step of each worker's unrolls, to be reported.
-    - `steps`: the number of steps that each unroll took.
-    """
-    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
-    result = Contributions(None, norm, loss, steps)
-    coefficient = jnp.where(result.finite, coefficient, 0)
-
-    def add(rows):
-        rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
-        rows = rows.astype(at_least_single(rows.dtype))
-        # Full precision: the matrix units' short float would cost three digits and save nothing.
-        c = coefficient.astype(rows.dtype)
-        return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
-
-    return Contributions(jax.tree.map(add, rows), norm, loss, steps)
 
 
 @eqx.filter_jit

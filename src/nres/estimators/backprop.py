@@ -10,12 +10,11 @@ import jax.numpy as jnp
 
 from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes, run_widened, widened
-from nres.estimators.averaging import weigh
 from nres.estimators.base import LOCAL
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System
-from nres.workers import Carry
+from nres.workers import Carry, Response
 
 
 class Backpropagation(Differentiating):
@@ -66,8 +65,8 @@ class Backpropagation(Differentiating):
         rows, (loss, steps, state) = jax.grad(loss_of_each, has_aux=True)(thetas)
         coefficient = jnp.full_like(loss[0], self.scale)
         rows = jax.tree.map(lambda x: x[0], rows)
-        contributions = weigh(coefficient, rows, loss[0] * self.scale, steps)
-        return None if carry is None else Carry(None, state), contributions
+        response = Response(coefficient, rows, loss[0] * self.scale, steps)
+        return None if carry is None else Carry(None, state), response
 
     def _unroll(self, theta, state, thetas, workers, length):
         """Loss, steps and state of a window, in segments of which only the starts are kept."""

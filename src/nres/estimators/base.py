@@ -16,12 +16,12 @@ from nres.checks import array_bytes, as_key, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
-from nres.execution import advance, compiled, needed_lengths, repeat, state_shapes
+from nres.execution import compiled, needed_lengths, repeat, state_shapes
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of
-from nres.workers import Carry, Contributions, Steps, Workers, worker_keys
+from nres.workers import Carry, Response, Steps, Workers, worker_keys
 
 # Keys, positions, losses and norms of one worker; one simulation, at the very least.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
@@ -105,7 +105,7 @@ class Estimator(eqx.Module):
         workers: Workers,
         carry: Carry | None,
         length: Int[Array, " workers"] | None,
-    ) -> tuple[Carry | None, Contributions]:
+    ) -> tuple[Carry | None, Response]:
         """Run one window of some of the workers.
 
         **Arguments:**
@@ -115,7 +115,7 @@ class Estimator(eqx.Module):
         - `carry`: what `begin`, or the last window, returned for them.
         - `length`: the number of steps that each worker takes; `None` stands for W everywhere.
 
-        **Returns:** what they carry afterwards, and what they contribute: `nres.weigh` makes it.
+        **Returns:** what they carry afterwards, and what each of them contributes.
         """
 
     def __hash__(self) -> int:
@@ -186,7 +186,7 @@ class Estimator(eqx.Module):
         - `length`: as for `run`.
         """
         keys, start = workers.episode_keys(), workers.start
-        return advance(self.pool, state, thetas, keys, start, window, length)
+        return self.pool.advance_arrays(state, thetas, keys, start, window, length)
 
     def with_workers(self, workers: int) -> "Estimator":
         """The same estimator with another number of workers."""

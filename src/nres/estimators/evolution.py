@@ -21,14 +21,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from nres.checks import positive_number, whole_number
-from nres.estimators.averaging import weigh
 from nres.estimators.base import LOCAL, Estimator
 from nres.noise import Gaussian, Noise, NoiseState, update_noise
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System, Theta
 from nres.tracing import Lifted, lift
-from nres.workers import Carry, Contributions, Workers
+from nres.workers import Carry, Response, Workers
 
 Sigma = float | Float[Array, "..."] | Callable[[Int[Array, ""]], Any]
 """A number, or a function from the number of updates made to it."""
@@ -44,16 +43,6 @@ def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
         schedule = lambda update: jnp.asarray(sigma(update), float)  # noqa: E731
         return lift(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     return jnp.asarray(positive_number("sigma", sigma), float)
-
-
-class Response(eqx.Module):
-    """How the losses of a window respond to the noise: worker i contributes $c_i w_i$."""
-
-    coefficient: Float[Array, " workers"]
-    weight: PyTree
-    """One row like `theta` per worker."""
-    loss: Float[Array, " workers"]
-    steps: Int[Array, "members workers"]
 
 
 class EvolutionStrategy(Estimator):
@@ -121,18 +110,7 @@ class EvolutionStrategy(Estimator):
         noise, _, thetas = self._perturb(theta, workers, None)
         return Carry(noise, self.unroll(None, thetas, workers, 0).state)
 
-    def run(self, theta, workers, carry, length) -> tuple[Carry | None, Contributions]:
-        carry, response = self.respond(theta, workers, carry, length)
-        return carry, weigh(response.coefficient, response.weight, response.loss, response.steps)
-
-    def respond(
-        self,
-        theta: Theta,
-        workers: Workers,
-        carry: Carry | None,
-        length: Int[Array, " workers"] | None,
-    ) -> tuple[Carry | None, Response]:
-        """Run a window as `run` does, but keep what each worker contributes apart."""
+    def run(self, theta, workers, carry, length) -> tuple[Carry | None, Response]:
         old, state = (None, None) if carry is None else (carry.noise, carry.pool)
         noise, epsilon, thetas = self._perturb(theta, workers, old)
         window = self.unroll(state, thetas, workers, self.window, length)

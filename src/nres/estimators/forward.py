@@ -9,14 +9,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes
-from nres.estimators.averaging import weigh
 from nres.estimators.base import LOCAL, as_period, check_period
 from nres.estimators.evolution import GAUSSIAN
 from nres.noise import Noise, draw_signs, scale_rows, update_noise
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System, at_least_single
-from nres.workers import Carry
+from nres.workers import Carry, Response
 
 
 class DODGE(Differentiating):
@@ -106,8 +105,8 @@ class DODGE(Differentiating):
             unroll, (state, for_lanes(theta, start.size)), tangents
         )
         weight = direction if noise.score is None else noise.score
-        contributions = weigh(slope[0] * self.scale, weight, loss[0] * self.scale, steps)
-        return Carry(noise, (state, tangent)), contributions
+        response = Response(slope[0] * self.scale, weight, loss[0] * self.scale, steps)
+        return Carry(noise, (state, tangent)), response
 
 
 class UORO(Differentiating):
@@ -188,8 +187,7 @@ class UORO(Differentiating):
         (product, rows), (loss, steps) = jax.lax.scan(step, (product, rows), offsets)
         loss, steps = loss[:, 0].sum(axis=0) * self.scale, steps.sum(axis=0, dtype=steps.dtype)
         rows = jax.tree.map(lambda x: x[0], rows)
-        contributions = weigh(jnp.full_like(loss, self.scale), rows, loss, steps)
-        return Carry(None, product), contributions
+        return Carry(None, product), Response(jnp.full_like(loss, self.scale), rows, loss, steps)
 
 
 def _transition(function, carry, thetas, signs):

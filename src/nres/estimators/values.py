@@ -1,15 +1,12 @@
 """The values that estimators carry from call to call, and those that they return."""
 
-import functools
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from nres.system import Theta, at_least_single
+from nres.system import Theta
 from nres.workers import Steps, Workers
 
 
@@ -76,10 +73,3 @@ class Estimate(eqx.Module):
     def steps(self) -> Steps:
         """Unroll steps spent in this call, total and sequential, as Python ints."""
         return self.spent.steps()
-
-
-def squared_norm(tree: PyTree) -> Float[Array, ""]:
-    """The squared Euclidean norm of a pytree of arrays."""
-    leaves = jax.tree.leaves(tree)
-    dtype = at_least_single(*[x.dtype for x in leaves])
-    return functools.reduce(jnp.add, [jnp.sum(x.astype(dtype) ** 2) for x in leaves])

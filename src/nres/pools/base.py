@@ -131,6 +131,23 @@ class Pool(abc.ABC):
         worker begins a new episode.
         """
 
+    def advance_arrays(
+        self,
+        state: Any,
+        thetas: PyTree,
+        keys: Array,
+        start: Int[Array, " workers"],
+        window: int,
+        length: Int[Array, " workers"] | None = None,
+    ) -> Window:
+        """Do what `advance` does, from JAX arrays to JAX arrays; estimators call this."""
+        given = jnp.full_like(start, window) if length is None else length
+        words = jax.random.key_data(keys)
+        thetas, words, start, lengths = jax.device_get((thetas, words, start, given))
+        result = self.advance(state, thetas, words, start, window, lengths)
+        check_window(self, result, jax.tree.leaves(thetas)[0].shape[:2], np.asarray(lengths))
+        return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps))
+
     def fork(self, state: Any, member: int) -> Any:
         """Let every member continue from the state of one of them (`TES` needs this)."""
         raise PoolError(f"{type(self).__name__} cannot copy states.")
@@ -187,7 +204,7 @@ class TraceablePool(Pool):
             jax.make_jaxpr(lambda s, thetas: self.run(s, thetas, keys, start, 1))(state, thetas),
         ]
 
-    def advance(
+    def advance_arrays(
         self,
         state: Any,
         thetas: PyTree,
@@ -201,6 +218,8 @@ class TraceablePool(Pool):
             lanes = jax.tree.leaves(thetas)[0].shape[:2]
             return Window(state, jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32))
         return self.run(state, thetas, keys, start, window, length)
+
+    advance = advance_arrays
 
     def fork(self, state: PyTree, member: int) -> PyTree:
         return jax.tree.map(lambda x: jnp.broadcast_to(x[member : member + 1], x.shape), state)

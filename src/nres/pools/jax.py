@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -75,7 +74,8 @@ class JaxPool(eqx.Module, TraceablePool):
         keys: Key[Array, " workers"],
         start: Int[Array, " workers"],
     ) -> _Lane:
-        return _over_lanes(self._begin_one, state, thetas, keys, start)
+        over_members = jax.vmap(jax.vmap(self._begin_one), in_axes=(0, 0, None, None))
+        return over_members(state, thetas, keys, start)
 
     def run(
         self,
@@ -88,7 +88,9 @@ class JaxPool(eqx.Module, TraceablePool):
     ) -> Window:
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
         run = functools.partial(self._run_one, window=window, lanes=lanes)
-        return Window(*_over_lanes(run, state, thetas, keys, start, length))
+        # Members outside, workers inside: so the long axis is the contiguous one.
+        over_members = jax.vmap(jax.vmap(run), in_axes=(0, 0, None, None, None))
+        return Window(*over_members(state, thetas, keys, start, length))
 
     def check(self, theta: PyTree) -> None:
         check_system(self.system, theta)
@@ -155,13 +157,6 @@ class JaxPool(eqx.Module, TraceablePool):
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
         return lane, total, taken
-
-
-def _over_lanes(function: Callable, state: PyTree, thetas: PyTree, *per_worker: Any) -> Any:
-    """Call `function` for every member of every worker."""
-    # Members outside, workers inside: so the long axis is the contiguous one.
-    members = jax.vmap(jax.vmap(function), in_axes=(0, 0, *[None] * len(per_worker)))
-    return members(state, thetas, *per_worker)
 
 
 def _shield(active: Array | None, tree: PyTree) -> PyTree:

@@ -21,13 +21,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from nres.estimators.es import GPES
-from nres.estimators.evolution import Response
 from nres.execution import compiled, needed_lengths, repeat
 from nres.pools.base import Pool
 from nres.system import Theta, parameter_count
 from nres.variance.measured import split
 from nres.variance.statistics import Moments
-from nres.workers import Workers, worker_keys
+from nres.workers import Response, Workers, worker_keys
 
 
 class Episodes(eqx.Module):
@@ -163,7 +162,7 @@ def unroll(
         start = jnp.full(count, k * estimator.window, jnp.int32)
         length = jnp.minimum(estimator.window, estimator.horizon - start)
         given = needed_lengths(estimator, length)
-        carry, response = estimator.respond(theta, workers_at(start), carry, given)
+        carry, response = estimator.run(theta, workers_at(start), carry, given)
         return carry, _keep(result, response, k, windows, estimator.horizon)
 
     blank = Episodes(
@@ -183,7 +182,7 @@ def _keep(result: Episodes, response: Response, k: Any, windows: int, horizon: i
     dtype = result.loss.dtype
     # The coefficient of a window has the factor n/T already.
     difference = response.coefficient.astype(dtype) * (horizon / windows)
-    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(response.weight)
+    rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(response.rows)
     rows = rows.astype(dtype)
     return Episodes(
         result.difference.at[:, k].set(difference),
