@@ -35,9 +35,9 @@ def theory(system: nres.systems.Lorenz, quick: bool) -> dict[str, Any]:
             predict(
                 system,
                 theta,
-                system.horizon,
-                WINDOW,
-                key=key,
+                key,
+                period=system.horizon,
+                window=WINDOW,
                 sigma=sigma,
                 episodes=4,
                 samples=16 if quick else 1024,
@@ -46,7 +46,7 @@ def theory(system: nres.systems.Lorenz, quick: bool) -> dict[str, Any]:
         ]
         result[name] = {
             "theta": place,
-            "by_derivatives": predict(system, theta, system.horizon, WINDOW).nres,
+            "by_derivatives": predict(system, theta, period=system.horizon, window=WINDOW).nres,
             "measured": table.to_json(),
             "smoothed": [p.nres for p in smoothed],
             "linearity": [p.linearity for p in smoothed],

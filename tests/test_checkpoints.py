@@ -1,5 +1,6 @@
 """Checkpoints: any tree of arrays is written, checked and read back."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +36,23 @@ def test_what_is_saved_is_what_was_there(tmp_path):
             tree, metadata = checkpoints.restore(update, {"x": x})
             np.testing.assert_array_equal(tree["x"], update)
             assert metadata["pending"]["loss"] == [update]
+
+
+def test_arrays_that_earlier_versions_saved_are_left_out(tmp_path):
+    class Old(eqx.Module):
+        x: np.ndarray
+        unlocked_total: np.ndarray
+        unlocked_sequential: np.ndarray
+
+    class New(eqx.Module):
+        x: np.ndarray
+
+    old = Old(np.arange(3.0), np.zeros(4, np.int32), np.zeros((), np.int32))
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        checkpoints.save(1, {"estimator": old}, {})
+        checkpoints.wait()
+        back, _ = checkpoints.restore(1, {"estimator": New(np.zeros(3))})
+        np.testing.assert_array_equal(back["estimator"].x, old.x)
 
 
 def test_a_reader_leaves_no_trace(tmp_path):

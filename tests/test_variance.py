@@ -67,7 +67,7 @@ CASES = [
 @pytest.mark.parametrize(("horizon", "d", "window", "periods"), CASES)
 def test_prediction_is_the_theorem(horizon, d, window, periods):
     system, theta = quadratic(horizon, d), quadratic_theta(d)
-    predicted = nres.variance.predict(system, theta, periods, window)
+    predicted = nres.variance.predict(system, theta, period=periods, window=window)
     expected = [theorem(system, theta, period, window) for period in periods]
     np.testing.assert_allclose(predicted.variance, expected, rtol=1e-4)
     np.testing.assert_allclose(predicted.nres, expected[-1], rtol=1e-4)
@@ -78,7 +78,7 @@ def test_prediction_is_the_theorem(horizon, d, window, periods):
 
 
 def test_one_period_gives_a_number():
-    one = nres.variance.predict(SYSTEM, PLACE, 12, 3)
+    one = nres.variance.predict(SYSTEM, PLACE, period=12, window=3)
     assert isinstance(one.variance, float)
     assert one.variance == one.nres
 
@@ -131,7 +131,7 @@ def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
     truth = {}
     for window in windows:
         fitting = [p for p in periods if p % window == 0]
-        predicted = nres.variance.predict(SYSTEM, PLACE, fitting, window)
+        predicted = nres.variance.predict(SYSTEM, PLACE, period=fitting, window=window)
         truth |= {(p, window): v for p, v in zip(fitting, predicted.variance, strict=True)}
     hits, scores = dict.fromkeys(truth, 0), {name: [] for name in truth}
     for seed in range(seeds):
@@ -238,7 +238,7 @@ def opposed(seed):
 def test_nres_against_fulles(system, agree):
     """At equal compute: both formulas, and the condition that decides between them."""
     theta, window = quadratic_theta(4), 3
-    predicted = nres.variance.predict(system, theta, 12, window)
+    predicted = nres.variance.predict(system, theta, period=12, window=window)
     assert (predicted.direction >= 1) == agree
     table = nres.variance.sweep(
         system, theta, KEY, sigmas=[0.5], windows=[window, 12], workers=[1, 4], samples=4096
@@ -260,9 +260,9 @@ def test_smoothed_prediction():
     """Without derivatives, from pairs of samples: on the quadratic smoothing changes nothing."""
     periods = (2, 6, 12)
     result = nres.variance.predict(
-        SYSTEM, PLACE, periods, 2, key=KEY, episodes=12, sigma=0.5, samples=300
+        SYSTEM, PLACE, period=periods, window=2, key=KEY, episodes=12, sigma=0.5, samples=300
     )
-    expected = nres.variance.predict(SYSTEM, PLACE, periods, 2)
+    expected = nres.variance.predict(SYSTEM, PLACE, period=periods, window=2)
     assert np.abs((result.variance - expected.variance) / result.stderr).max() < 4
     assert np.abs(result.stderr / expected.variance).max() < 0.1
     np.testing.assert_allclose(result.fulles, expected.fulles, rtol=0.2)
@@ -274,8 +274,8 @@ def test_smoothed_prediction():
 def test_randomness_of_the_system_counts():
     system = quadratic(6, 3, disturbance=1.5)
     theta = quadratic_theta(3)
-    still = nres.variance.predict(quadratic(6, 3), theta, 6, 2).nres
-    predicted = nres.variance.predict(system, theta, 6, 2, key=KEY, episodes=400)
+    still = nres.variance.predict(quadratic(6, 3), theta, period=6, window=2).nres
+    predicted = nres.variance.predict(system, theta, period=6, window=2, key=KEY, episodes=400)
     estimator = nres.NRES(system, window=2, workers=1, sigma=0.5)
     result = nres.variance.measure(estimator, theta, KEY, samples=4096)
     stderr = (result.interval[1] - result.interval[0]) / (2 * 1.96)
@@ -286,7 +286,7 @@ def test_randomness_of_the_system_counts():
 def test_derivatives_predict_small_noise_and_no_other():
     """A chaotic trajectory bends within the reach of sigma = 0.04, and not within 1e-5."""
     system, theta = nres.systems.Lorenz(), jnp.array([3.3, 2.35])
-    predicted = nres.variance.predict(system, theta, [500, 2000], 100)
+    predicted = nres.variance.predict(system, theta, period=[500, 2000], window=100)
     table = nres.variance.sweep(
         system,
         theta,
@@ -302,7 +302,9 @@ def test_derivatives_predict_small_noise_and_no_other():
     for row, expected in zip(table.where(sigma=0.04).rows, predicted.variance, strict=True):
         assert row.high < expected / 50
     smoothed = [
-        nres.variance.predict(system, theta, 2000, 100, sigma=sigma, samples=200).linearity
+        nres.variance.predict(
+            system, theta, period=2000, window=100, sigma=sigma, samples=200
+        ).linearity
         for sigma in (1e-5, 0.04)
     ]
     assert smoothed[0] > 0.9
@@ -324,7 +326,7 @@ def test_pools_that_are_not_jax(monkeypatch):
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-3)
     assert other.cost.total == one.cost.total == 2 * 16 * 10
     one, other = (
-        nres.variance.predict(pool, theta, 10, 5, key=KEY, sigma=0.1, samples=16)
+        nres.variance.predict(pool, theta, period=10, window=5, key=KEY, sigma=0.1, samples=16)
         for pool in (Wave(), NumpyPool(Wave()))
     )
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-3)
@@ -490,7 +492,7 @@ def test_what_is_not_finite_is_left_out_and_counted():
     with pytest.raises(nres.NonFiniteError, match="contributions were not finite"):
         nres.variance.measure(strict, -jnp.ones(1), KEY, samples=256)
     with pytest.raises(nres.NonFiniteError, match="nothing to predict from"):
-        nres.variance.predict(Explosive(), at["edge"], 4, 2, sigma=1.0, samples=16)
+        nres.variance.predict(Explosive(), at["edge"], period=4, window=2, sigma=1.0, samples=16)
     # Advice does without a sigma that goes too far.
     advice = nres.variance.advise(
         Explosive(), at["safe"], KEY, budget=(1000, 100), sigmas=[0.1, 3000.0], samples=64
@@ -516,9 +518,9 @@ class Nested(nres.System):
 def test_all_precisions_and_several_leaves(dtype):
     """Of half precision, too, sums are taken in single."""
     theta = {"start": jnp.ones(1, dtype), "push": jnp.full((2, 2), 0.125, dtype)}
-    predicted = nres.variance.predict(Nested(), theta, [2, 6], 2)
+    predicted = nres.variance.predict(Nested(), theta, period=[2, 6], window=2)
     smoothed = nres.variance.predict(
-        Nested(), theta, [2, 6], 2, key=KEY, sigma=0.5, samples=256, episodes=4
+        Nested(), theta, period=[2, 6], window=2, key=KEY, sigma=0.5, samples=256, episodes=4
     )
     np.testing.assert_allclose(smoothed.variance, predicted.variance, rtol=0.25)
     estimator = nres.NRES(Nested(), window=2, workers=1, sigma=0.5)
@@ -547,7 +549,7 @@ def test_sums_of_half_precision_do_not_overflow(x64):
     assert np.isinf(result.z_scores(jnp.array([301.0])))
     # And theta may be less precise than what is computed with.
     theta = jnp.zeros(1, jnp.float32)
-    predicted = nres.variance.predict(Steep(), theta, 2, 1, sigma=0.1, episodes=8)
+    predicted = nres.variance.predict(Steep(), theta, period=2, window=1, sigma=0.1, episodes=8)
     np.testing.assert_allclose(predicted.signal, 300.0**2, rtol=0.2)
 
 
@@ -590,7 +592,7 @@ def test_settings_of_a_sweep_are_not_compiled_in():
         settings = {"sigmas": [0.5], "windows": [3], "periods": [6], "samples": 64} | changed
         nres.variance.sweep(SYSTEM, PLACE, KEY, **settings)
         sigma = settings["sigmas"][0]
-        nres.variance.predict(SYSTEM, PLACE, 12, 3, sigma=sigma, samples=16, key=KEY)
+        nres.variance.predict(SYSTEM, PLACE, period=12, window=3, sigma=sigma, samples=16, key=KEY)
 
     run()
     before = len(compilations)
@@ -613,10 +615,13 @@ def test_settings_of_a_sweep_are_not_compiled_in():
             ),
             "between 0 and 1",
         ),
-        (lambda v: v.predict(SYSTEM, PLACE, 4, 3), "multiple of the window"),
-        (lambda v: v.predict(SYSTEM, PLACE, 12, 13), "at most the horizon"),
-        (lambda v: v.predict(SYSTEM, PLACE, 12, 3, episodes=0), "episodes"),
-        (lambda v: v.predict(SYSTEM, PLACE, 12, 3, sigma=-1.0), "sigma must be positive"),
+        (lambda v: v.predict(SYSTEM, PLACE, period=4, window=3), "multiple of the window"),
+        (lambda v: v.predict(SYSTEM, PLACE, period=12, window=13), "at most the horizon"),
+        (lambda v: v.predict(SYSTEM, PLACE, period=12, window=3, episodes=0), "episodes"),
+        (
+            lambda v: v.predict(SYSTEM, PLACE, period=12, window=3, sigma=-1.0),
+            "sigma must be positive",
+        ),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.0], windows=[3]), "sigma"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[3], periods=[4]), "multiple"),
         (lambda v: v.sweep(SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[0]), "window must be"),
@@ -658,4 +663,4 @@ def test_bad_input(call, message):
 
 def test_what_cannot_be_differentiated_says_so():
     with pytest.raises(TypeError, match="NumpyPool cannot be differentiated: give `sigma`"):
-        nres.variance.predict(NumpyPool(Wave()), THETA[Wave], 10, 5)
+        nres.variance.predict(NumpyPool(Wave()), THETA[Wave], period=10, window=5)

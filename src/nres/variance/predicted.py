@@ -54,10 +54,10 @@ class Prediction:
 def predict(
     system: Any,
     theta: PyTree,
+    key: Any = None,
+    *,
     period: int | Sequence[int],
     window: int,
-    *,
-    key: Any = None,
     episodes: int = 1,
     sigma: float | None = None,
     samples: int = 512,
