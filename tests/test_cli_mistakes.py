@@ -36,7 +36,6 @@ def hosts(coordinator, count, process):
         (["train", "swimmer", "--actors", 2], "--actors"),
         (["train", "swimmer", "--ray", "local", "--actors", 0], "actors"),
         (["train", "lorenz", "--ray", "local", "--devices", 2], "--ray"),
-        (["train", "lorenz", "--ray", "local", "--method", "bptt"], "bptt"),
         (["train", "swimmer", "--ray", "here"], "'here'"),
         (["train", "swimmer", "--ray", "127.0.0.1:9"], "127.0.0.1:9"),
         (["variance", "lorenz", "--periods", "1,x"], "--periods"),
