@@ -17,6 +17,9 @@ import pytest
 from helpers import in_a_terminal, invoke, updates_in
 from nres import runs
 
+# Processes that are started, signalled and killed.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 # Long enough to be killed several times; checkpoints all the time, so that some are cut off.

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 12, "eval_every": 3, "options": {"horizon": 30}}
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+# Processes that are started, signalled and killed.
+pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.slow]
 
 
 def create(path, **changes):

@@ -13,7 +13,7 @@ from helpers import THETA, Faller, Spiral, Wave, spiral_theta, z_scores
 from nres.estimators.backprop import even_segment
 from nres.noise import draw_signs
 from numpy_pool import NumpyPool
-from test_contract import DIFFERENTIATING
+from table import DIFFERENTIATING
 from test_identities import assert_same, gradients
 from test_unbiased import samples, truncated_gradient
 

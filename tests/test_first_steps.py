@@ -30,6 +30,7 @@ KEY = jax.random.key(8)
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
+@pytest.mark.slow
 def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
     """JAX writes programs in colour where it sees a terminal."""
     out = tmp_path / "run"
@@ -343,6 +344,7 @@ def test_unlocking_in_training_is_that_of_init():
             np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_compilation_cache(tmp_path):
     command = [sys.executable, "-m", "nres", "--compile-cache", str(tmp_path / "cache"), "list"]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
@@ -380,6 +382,7 @@ for command in (["list"], ["show", sys.argv[1]], ["evaluate", sys.argv[1], "--ep
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode(tmp_path):
     out = tmp_path / "run"
     assert invoke("train", BOUNCER, *SHORT, "--updates", 2, "--out", out).exit_code == 0

@@ -108,6 +108,7 @@ def test_only_what_is_needed_is_carried():
     assert carry["TES", True].noise.score is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FullES", "GPES", "TES"])
 def test_blocks_of_workers_change_nothing(name, monkeypatch):
     method, arguments = METHODS[name]

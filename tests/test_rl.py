@@ -194,6 +194,7 @@ class CliffEnv(gymnasium.Env):
         (self.x,) = state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "shared"),
     [
@@ -260,6 +261,7 @@ def test_processes_change_nothing_and_ignore_ctrl_c():
     there.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked_types")
 def test_training_with_discrete_actions():
     pool = GymPool("CartPole-v1", "linear", horizon=200)

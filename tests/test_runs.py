@@ -200,6 +200,7 @@ def test_a_changed_system_is_not_continued(tmp_path):
             runs.execute(runs.Run.open(run.path))
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """Files cannot grow beyond a limit: as on a full disk, writing fails in the midst of a run."""
     out = tmp_path / "run"

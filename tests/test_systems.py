@@ -52,6 +52,7 @@ def test_lorenz_test_loss_averages_over_initial_states():
     assert system.test_loss(jnp.asarray(system.truth), KEY, episodes=10) < 1e-6
 
 
+@pytest.mark.slow
 def test_quadratic_gradients_are_those_of_automatic_differentiation(x64):
     system = nres.systems.Quadratic.random(KEY, horizon=5, states=3, parameters=2)
     theta = jnp.array([0.3, -0.7])

@@ -295,6 +295,7 @@ print("\\n".join(own))
 """
 
 
+@pytest.mark.slow
 def test_a_local_ray_cluster_is_closed_to_other_machines():
     def listening():
         files = [Path(f"/proc/net/{name}").read_text().splitlines() for name in ("tcp", "tcp6")]

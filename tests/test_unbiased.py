@@ -51,6 +51,7 @@ def test_unbiased_on_the_quadratic(method, arguments):
     assert np.abs(z).max() < 4
 
 
+@pytest.mark.slow
 def test_unbiased_under_a_schedule_of_sigma():
     sigma = lambda update: jnp.array([0.2, 0.8, 0.2, 0.6])[update]  # noqa: E731
     for method, arguments in [

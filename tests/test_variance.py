@@ -124,6 +124,7 @@ def contains_often_enough(hits, count):
     return abs(hits / count - 0.95) < 4 * np.sqrt(0.95 * 0.05 / count)
 
 
+@pytest.mark.slow
 def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
     """And the intervals have their coverage, over seeds, with estimates of the library."""
     monkeypatch.setattr(measured, "BATCHES", 16)
@@ -283,6 +284,7 @@ def test_randomness_of_the_system_counts():
     assert result.variance > 1.2 * still
 
 
+@pytest.mark.slow
 def test_derivatives_predict_small_noise_and_no_other():
     """A chaotic trajectory bends within the reach of sigma = 0.04, and not within 1e-5."""
     system, theta = nres.systems.Lorenz(), jnp.array([3.3, 2.35])
@@ -311,6 +313,7 @@ def test_derivatives_predict_small_noise_and_no_other():
     assert smoothed[1] < 0.5
 
 
+@pytest.mark.slow
 def test_pools_that_are_not_jax(monkeypatch):
     monkeypatch.setattr(measured, "LARGE_BATCHES", measured.BATCHES)
     theta = THETA[Wave]

@@ -1,6 +1,7 @@
 """`Pool`: a batch of unrolls that advances one window at a time."""
 
 import abc
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -198,11 +199,10 @@ class TraceablePool(Pool):
     def programs(self, theta: PyTree) -> list[Any]:
         thetas = jax.tree.map(lambda x: x[None, None], theta)
         keys, start = jax.random.split(jax.random.key(0), 1), jnp.zeros(1, jnp.int32)
-        state = jax.eval_shape(lambda: self.begin(None, thetas, keys, start))
-        return [
-            jax.make_jaxpr(lambda thetas: self.begin(None, thetas, keys, start))(thetas),
-            jax.make_jaxpr(lambda s, thetas: self.run(s, thetas, keys, start, 1))(state, thetas),
-        ]
+        begin = functools.partial(self.begin, None)
+        run = functools.partial(self.run, window=1)
+        first, state = jax.make_jaxpr(begin, return_shape=True)(thetas, keys, start)
+        return [first, jax.make_jaxpr(run)(state, thetas, keys, start)]
 
     def advance_arrays(
         self,
