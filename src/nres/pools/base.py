@@ -100,6 +100,9 @@ class Pool(abc.ABC):
     metrics_steps: int | None = None
     """The number of unroll steps in `metrics`, if that is known."""
 
+    one_processor_options: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of the constructor for a pool that has one processor alone, as actors have."""
+
     @abc.abstractmethod
     def advance(
         self,

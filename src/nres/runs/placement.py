@@ -11,7 +11,6 @@ from nres.placement.ray import connect
 from nres.placement.ray.cluster import require_ray
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.pools.mujoco import MujocoPool
 from nres.runs.names import SettingsError, load_system
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings
@@ -121,9 +120,9 @@ def _on_devices(name: str, system: System | Pool, count: int) -> Devices:
 def _on_ray(settings: Settings, system: System | Pool) -> Ray:
     """Make the system in each of the actors of a Ray cluster."""
     assert settings.ray is not None
-    options = settings.options
-    if settings.system in SYSTEMS and isinstance(system, MujocoPool):
-        options = {"threads": 1} | options  # an actor has one processor
+    # The constructor of a user's own pool may not know these.
+    suitable = as_pool(system).one_processor_options if settings.system in SYSTEMS else {}
+    options = {**suitable, **settings.options}
     make = functools.partial(load_system, settings.system, options)
     try:
         connect(settings.ray, cpus=settings.actors)

@@ -1,8 +1,8 @@
 """`MujocoPool`: many simulations of a MuJoCo task, stepped on a native thread pool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -53,6 +53,8 @@ class MujocoPool(PolicyPool):
     - `variance`: that of a named policy's initial parameters.
     - `threads`: how many to step on; 0 stands for all processors.
     """
+
+    one_processor_options: ClassVar[Mapping[str, Any]] = {"threads": 1}
 
     def __init__(
         self,
