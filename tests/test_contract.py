@@ -253,6 +253,13 @@ def test_gradients_in_half_precision_are_added_up_in_single(make):
     np.testing.assert_array_equal(estimate.grad, jnp.array([1, 0], jnp.bfloat16))
 
 
+def test_any_law_of_noise_keeps_half_precision():
+    estimator = nres.PES(Drip(), workers=3, window=500, sigma=0.01, noise=LAWS["Rademacher"])
+    theta = jnp.ones(20, jnp.bfloat16)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert estimate.grad.dtype == jnp.bfloat16
+
+
 @every_estimator
 def test_old_style_keys_mean_the_same(make):
     estimator, theta = make(Wave()), THETA[Wave]

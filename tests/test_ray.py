@@ -179,7 +179,9 @@ def test_restarted_workers_weigh_the_noises_they_were_restarted_with(cluster, cl
 
 
 def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(swimmers):
-    make = functools.partial(nres.PES, workers=5, window=8, sigma=0.3)
+    # A schedule, which cannot travel: its value does.
+    sigma = optax.constant_schedule(0.3)
+    make = functools.partial(nres.PES, workers=5, window=8, sigma=sigma)
     alone, placed = estimates(make(swimmer()), THETA, 5), swimmers(make)
     state = estimates(placed, THETA, 3)[-1].state
     os.kill(process_of(placed.placement.crew.actors[2]), 9)  # what is lost is made anew

@@ -332,3 +332,41 @@ def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, mon
     assert max(whole.values()) > 1
     for first in whole:  # wherever a call may have ended
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
+
+
+def test_what_a_program_does_not_show_is_compared():
+    """Tables in compiled functions, and callbacks, are not in the text of a program."""
+    theta = THETA[Wave]
+
+    def contribution(sigma):
+        estimator = nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
+        state = estimator.init(theta, KEY)
+        return estimator.estimate(theta, state).state.carry.noise.sigma
+
+    for scale in (0.1, 0.5):
+        table = jnp.full(3, scale)
+        np.testing.assert_allclose(contribution(jax.jit(lambda u, t=table: t[u])), scale)
+        found = contribution(
+            lambda u, scale=scale: jax.pure_callback(
+                lambda u: np.float32(scale), jax.ShapeDtypeStruct((), jnp.float32), u
+            )
+        )
+        np.testing.assert_allclose(found, scale)
+
+
+def test_a_state_of_another_optimizer_is_refused():
+    result = run(updates=1)
+    for optimizer in (optax.rmsprop(0.1), optax.adam(0.1)):
+        with as_users_run(), pytest.raises(ValueError, match="another optimizer"):
+            nres.train(make(), optimizer, result.theta, updates=1, state=result.state)
+
+
+def test_schedules_that_cannot_be_traced_are_refused():
+    for sigma in (lambda u: 0.1 if u < 3 else 0.2, lambda u: jnp.ones(2)):
+        with pytest.raises(ValueError, match="sigma"):
+            nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
+    for sigma in (jnp.array(-1.0), jnp.ones(3), jnp.array(jnp.nan)):
+        with pytest.raises(ValueError, match="sigma"):
+            nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
+    with pytest.raises((ValueError, TypeError), match="period"):
+        nres.GPES(Wave(), workers=3, window=5, sigma=0.1, period=jnp.array(0))

@@ -62,7 +62,7 @@ class Noise(eqx.Module):
         r"""The parameters of each member, on a new first axis: here $\theta \pm \epsilon$."""
 
         def members(x, e):
-            x = jnp.broadcast_to(x, e.shape)
+            x, e = jnp.broadcast_to(x, e.shape), e.astype(x.dtype)
             return jnp.stack([x + e, x - e])
 
         return jax.tree.map(members, theta, epsilon)

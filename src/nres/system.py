@@ -217,7 +217,7 @@ def _traced(system: str, method: str, function: Callable, *arguments: Any) -> An
     """The shapes that a method of a system returns; what JAX cannot trace is told in a sentence."""
     try:
         return jax.eval_shape(function, *arguments)
-    except _NOT_TRACEABLE as error:
+    except NOT_TRACEABLE as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
         where = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
         raise ValueError(
@@ -226,7 +226,7 @@ def _traced(system: str, method: str, function: Callable, *arguments: Any) -> An
         ) from error
 
 
-_NOT_TRACEABLE = (
+NOT_TRACEABLE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,

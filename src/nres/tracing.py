@@ -7,13 +7,14 @@ that was traced to the same operations, and the numbers in it (a learning rate, 
 schedule) are arguments of compiled code, so that other numbers do not compile anew either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jaxtyping import Array
 
 
@@ -28,13 +29,14 @@ class Program:
 
     def __init__(self, jaxpr: Any, structure: Any):
         self.call, self.structure = jaxpr_as_fun(ClosedJaxpr(jaxpr, [])), structure
-        self.text = f"{jaxpr.pretty_print(use_color=False)}\n{structure}"
+        text = f"{jaxpr.pretty_print(use_color=False)}\n{structure}"
+        self.key = (text, *_untold(jaxpr))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Program) and self.text == other.text
+        return isinstance(other, Program) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self.text)
+        return hash(self.key)
 
 
 class Lifted(eqx.Module):
@@ -86,6 +88,22 @@ def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
     )
     program = Program(jaxpr, jax.tree.structure(shape))
     return Lifted(program, numbers, [jnp.asarray(constant) for constant in closed.consts])
+
+
+def _untold(jaxpr: Any) -> Iterator[Any]:
+    """What the text of a program does not tell: constants of inner functions, and callbacks."""
+    for equation in jaxpr.eqns:
+        is_callback = "callback" in equation.primitive.name
+        for value in equation.params.values():
+            if is_callback and callable(value):
+                yield value
+            for inner in value if isinstance(value, tuple | list) else [value]:
+                if isinstance(inner, ClosedJaxpr):
+                    for constant in map(np.asarray, inner.consts):
+                        yield constant.shape, str(constant.dtype), constant.tobytes()
+                    yield from _untold(inner.jaxpr)
+                elif isinstance(inner, Jaxpr):
+                    yield from _untold(inner)
 
 
 def _is_number(operand: Any) -> bool:

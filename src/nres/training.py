@@ -98,6 +98,8 @@ def train(
     _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
     update = lift_update(optimizer, theta)
+    if state is not None:
+        _check_optimizer_state(optimizer, theta, state)
     if eval_every is not None:
         eval_every = whole_number("eval_every", eval_every)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
@@ -189,6 +191,20 @@ def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | Non
 def _state(position: tuple, log: Log) -> TrainState:
     _, optimizer_state, estimator_state = position
     return TrainState(estimator_state, optimizer_state, *log.position())
+
+
+def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> None:
+    """Refuse the state of another optimizer."""
+    trees = (state.optimizer, jax.eval_shape(optimizer.init, theta))
+    given, own = (
+        (str(jax.tree.structure(tree)), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in trees
+    )
+    if given != own:
+        raise ValueError(
+            "state was made with another optimizer, or for other parameters: its optimizer state "
+            f"is {given[0]}, and this one's is {own[0]}."
+        )
 
 
 def _check_parts(

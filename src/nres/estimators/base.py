@@ -41,7 +41,8 @@ def check_fits(window: int, horizon: int) -> None:
 
 def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
     """A period as an array, so that it is not compiled in."""
-    return jnp.asarray(period if eqx.is_array(period) else whole_number("period", period))
+    traced = isinstance(period, jax.core.Tracer)
+    return jnp.asarray(period if traced else whole_number("period", period))
 
 
 def check_period(period: int | Int[Array, ""], window: int) -> None:
@@ -260,7 +261,8 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
 
 def gathered(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
     """The state as arrays, as it would be on a single device: to be saved."""
-    carry = estimator.placement.gather(estimator, theta, state.workers, state.carry)
+    present = estimator.at(state.update)
+    carry = estimator.placement.gather(present, theta, state.workers, state.carry)
     return EstimatorState(state.workers, carry, state.update, state.signature)
 
 

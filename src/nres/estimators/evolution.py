@@ -21,11 +21,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from nres.checks import positive_number, whole_number
+from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
 from nres.noise import Gaussian, Noise, NoiseState, update_noise
 from nres.placement import Placement
 from nres.pools.base import Pool
-from nres.system import System, Theta
+from nres.system import NOT_TRACEABLE, System, Theta
 from nres.tracing import Lifted, lift
 from nres.workers import Carry, Response, Workers
 
@@ -37,12 +38,18 @@ GAUSSIAN = Gaussian()
 
 def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
     """A number as an array, a schedule as a traced function: neither is compiled in."""
-    if isinstance(sigma, Lifted | jax.Array):
+    if isinstance(sigma, Lifted | jax.core.Tracer):
         return sigma
-    if callable(sigma):
-        schedule = lambda update: jnp.asarray(sigma(update), float)  # noqa: E731
+    if not callable(sigma):
+        return jnp.asarray(positive_number("sigma", sigma), float)
+    schedule = lambda update: jnp.asarray(sigma(update), float).reshape(())  # noqa: E731
+    try:
         return lift(schedule, jax.ShapeDtypeStruct((), jnp.int32))
-    return jnp.asarray(positive_number("sigma", sigma), float)
+    except (*NOT_TRACEABLE, TypeError) as error:
+        raise ValueError(
+            "sigma must be a number, or a function of the number of updates that JAX can trace and "
+            f"that returns a number: use jnp.where or an optax schedule ({first_line(error)})."
+        ) from error
 
 
 class EvolutionStrategy(Estimator):

@@ -63,7 +63,7 @@ class MetricsWriter:
         """Take in the updates since the last call, and what was evaluated after them."""
         rows = {name: column.tolist() for name, column in progress.rows.items()}
         numbers = rows["update"]
-        for name in rows.keys() - {*COLUMNS}:
+        for name in [name for name in rows if name not in COLUMNS]:
             self.pending.setdefault(name, [])
         if not numbers and progress.evals is not None:
             self._write(self._start(progress) | _named(progress.evals))

@@ -58,19 +58,16 @@ def _immutable(make: Callable[..., System], options: str) -> System:
 
 def _made(name: str, found: Any, options: dict[str, Any]) -> Any:
     """Return the system or pool that a name stands for: only a class of one is called."""
-    if isinstance(found, type) and (issubclass(found, System) or _is_pool_class(found)):
+    if isinstance(found, type) and issubclass(found, System | Pool):
         return _constructed(found, found, options)
-    if isinstance(found, System) or (not isinstance(found, type) and isinstance(found, Pool)):
+    if isinstance(found, System | Pool):
         if options:
             raise SettingsError(f"{name} is an object, not a class: it takes no --set.")
         return found
     raise SettingsError(
-        f"{name} is neither an nres.System nor an nres.Pool: name a class of one of them."
+        f"{name} is neither an nres.System nor an nres.Pool: name a class that inherits from one "
+        "of them."
     )
-
-
-def _is_pool_class(found: type) -> bool:
-    return all(callable(getattr(found, name, None)) for name in ("advance", "fork", "check"))
 
 
 def described(error: BaseException, name: str) -> str:

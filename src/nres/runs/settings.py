@@ -92,7 +92,7 @@ class Settings:
     )
     noise: str | None = setting(
         "Store the noise of an episode, or draw it again in every window: keep or regenerate.",
-        text,
+        one_of({"keep": None, "regenerate": None}),
         default=None,
         panel=METHOD,
         determines=True,

@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from nres.execution import compiled, needed_lengths, run_window
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.workers import Carry, Contributions, Workers
+from nres.workers import Carry, Contributions, Workers, summed
 
 
 class Metadata(NamedTuple):
@@ -125,7 +125,8 @@ class Actor:
             carry, extra = _unroll_again(estimator, theta, rows)
         if request.what == "run":
             length = needed_lengths(estimator, jnp.asarray(rows.length))
-            carry, part = _run(estimator, theta, workers, carry, length)
+            run = _run_restored if request.lost else _run
+            carry, part = run(estimator, theta, workers, carry, length)
         self.carried[request.result] = carry
         noise = None if carry is None else carry.noise
         scale, part = jax.device_get((None if noise is None else noise.sigma, part))
@@ -151,6 +152,13 @@ def _begin(estimator, theta, workers):
 _run = compiled(run_window)
 
 
+@compiled
+def _run_restored(estimator, theta, workers, carry, length):
+    """Run a window without blocks of workers, each of which has a scale of its own."""
+    carry, response = estimator.run(theta, workers, carry, length)
+    return carry, summed(response)
+
+
 def _unroll_again(estimator, theta, rows: Rows) -> tuple[Carry | None, np.ndarray]:
     """What the workers carry at `start`, by the noises of these episodes, and the steps it took."""
     size = estimator.window
@@ -165,7 +173,7 @@ def _unroll_again(estimator, theta, rows: Rows) -> tuple[Carry | None, np.ndarra
         length = np.where(i >= behind, size, 0).astype(rows.length.dtype)
         workers = rows._replace(start=start).workers()
         given = needed_lengths(estimator, jnp.asarray(length))
-        carry, part = _run(estimator, theta, workers, carry, given)
+        carry, part = _run_restored(estimator, theta, workers, carry, given)
         taken += np.where(length > 0, np.asarray(part.steps), 0)
     return carry, taken
 

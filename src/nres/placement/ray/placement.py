@@ -120,17 +120,18 @@ class Ray(Placement):
         if self._pool is None:
             self._started = self._start(self._make_pool or _copies_of(pool))
             self._pool = pool
-            theirs = self.crew.metadata.horizon
-            if theirs != estimator.horizon:
-                self.close()
-                raise ValueError(
-                    f"make_pool makes a pool with horizon {theirs}, and the estimator's has "
-                    f"{estimator.horizon}."
-                )
         elif pool is not self._pool and self._make_pool is None:
             raise ValueError(
                 f"these actors serve {self.crew.name} already: give another pool its own "
                 "nres.placement.Ray."
+            )
+        theirs = self.crew.metadata
+        if (theirs.horizon, theirs.can_fork) != (estimator.horizon, pool.can_fork):
+            self.close()
+            raise ValueError(
+                f"make_pool makes a pool with horizon {theirs.horizon} and can_fork="
+                f"{theirs.can_fork}, and the estimator's has {estimator.horizon} and "
+                f"{pool.can_fork}."
             )
 
     def close(self) -> None:
