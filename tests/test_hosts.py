@@ -97,7 +97,9 @@ def test_a_process_dies_and_the_run_goes_on_with_more(tmp_path, environment):
     assert runs.Run.open(run).updates_made() > 0
     made = max(updates_in(run / "metrics.jsonl"))
 
-    more = Hosts(4, ["resume", "run", "--updates", 200_000], tmp_path, environment)
+    # Four processes on few cores take a while to come together.
+    resume = ["resume", "run", "--updates", 200_000, "--connect-timeout", 150]
+    more = Hosts(4, resume, tmp_path, environment)
     more.until_training(run / "metrics.jsonl", made)
     more.processes[2].send_signal(signal.SIGTERM)
     ends = more.finish()

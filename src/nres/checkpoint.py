@@ -250,6 +250,7 @@ class Checkpoints:
             )
         except Exception as error:
             # The hook stays: readers that were given up on go on complaining for a while.
+            logging.getLogger("asyncio").addFilter(_is_no_leftover)
             raise self._damaged(update, first_line(error)) from error
         sys.unraisablehook = usual
         return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
@@ -318,6 +319,11 @@ class Checkpoints:
         # Reports of the library that reads checkpoints go on for pages.
         short = reason if len(reason) <= 160 else reason[:160].rpartition(" ")[0] + " ..."
         return CheckpointError(f"{self.folder / str(update)} is damaged: {short}. {advice}")
+
+
+def _is_no_leftover(record: logging.LogRecord) -> bool:
+    """Tell if a message of asyncio is not about a reader that was given up on."""
+    return "never retrieved" not in record.getMessage()
 
 
 def _ignore_closed_loops(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
