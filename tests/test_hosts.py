@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from helpers import as_users_run, updates_in
+from helpers import as_users_run
 from nres import runs
 from nres.cli import app
 
@@ -94,8 +94,8 @@ def test_a_process_dies_and_the_run_goes_on_with_more(tmp_path, environment):
     assert "another process of the run has ended, or cannot be reached" in errors
     assert "Start all of them again, with `nres resume run`" in errors
     assert len(errors.strip().splitlines()) == 1
-    assert runs.Run.open(run).updates_made() > 0
-    made = max(updates_in(run / "metrics.jsonl"))
+    made = runs.Run.open(run).updates_made()
+    assert made > 0
 
     # Four processes on few cores take a while to come together.
     resume = ["resume", "run", "--updates", 200_000, "--connect-timeout", 150]
