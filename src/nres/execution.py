@@ -1,4 +1,4 @@
-"""What JAX compiles and what Python loops over. No other module asks for the kind of a pool.
+"""The one module that decides what JAX compiles and what Python loops over.
 
 A pool, or an estimator on it, is `traceable` if JAX can trace its windows. Then a whole
 computation over windows becomes one compiled function; otherwise Python goes from window to
@@ -37,7 +37,7 @@ class Traceable(Protocol):
 
 @runtime_checkable
 class Runner(Protocol):
-    """An estimator as those see it that run its windows."""
+    """The part of an estimator that runs its windows."""
 
     @property
     def pool(self) -> Pool: ...
@@ -128,6 +128,18 @@ def block_size(size: int) -> int:
     return max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
 
 
+def run_at_once(
+    runner: Runner,
+    theta: Any,
+    workers: Workers,
+    carry: Carry | None,
+    length: Int[Array, " workers"] | None,
+) -> tuple[Carry | None, Contributions]:
+    """Run one window of some workers in one piece, and add up what they contribute."""
+    carry, response = runner.run(theta, workers, carry, length)
+    return carry, summed(response)
+
+
 def run_window(
     runner: Runner,
     theta: Any,
@@ -143,8 +155,7 @@ def run_window(
     """
     count, block = workers.start.size, block_size(parameter_count(theta))
     if not runner.pool.traceable or block >= count:
-        carry, response = runner.run(theta, workers, carry, length)
-        return carry, summed(response)
+        return run_at_once(runner, theta, workers, carry, length)
 
     def take(tree, start, size, axis=0):
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree)
@@ -157,10 +168,9 @@ def run_window(
     def one_block(start, size, carry):
         if carry is not None:
             carry = Carry(take(carry.noise, start, size), take(carry.pool, start, size, axis=1))
-        carry, response = runner.run(
-            theta, take(workers, start, size), carry, take(length, start, size)
+        return run_at_once(
+            runner, theta, take(workers, start, size), carry, take(length, start, size)
         )
-        return carry, summed(response)
 
     def accumulate(start, size, loop):
         carry, total = loop

@@ -49,7 +49,7 @@ class History:
     nonfinite: np.ndarray
     """Workers left out because their contribution was not finite."""
     placement: dict[str, np.ndarray]
-    """What the estimator's placement counted, by the names in `Placement.reports`."""
+    """The counts of the estimator's placement, by the names in `Placement.reports`."""
     eval_update: np.ndarray
     """The updates after which `eval_fn` was called; 0 is before the first."""
     eval_seconds: np.ndarray
@@ -106,8 +106,7 @@ class Log:
     def __init__(
         self, estimator: Estimator, unlock_steps: Steps, update: int, steps: Steps, seconds: float
     ):
-        lanes = estimator.members * estimator.workers
-        self.bound = Steps(lanes * estimator.window, estimator.window)
+        self.bound = estimator.most_steps
         self.policy = estimator.nonfinite
         self.unlock_steps = unlock_steps
         self.update, self.steps, self.seconds = update, steps, seconds
@@ -173,7 +172,7 @@ class Log:
 
     def _count_hopeless(self, nonfinite: np.ndarray, loss: np.ndarray) -> None:
         """Count the updates, up to now, in which no worker gave anything finite."""
-        lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over those that did
+        lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over the finite workers
         # The lengths of all stretches, the first of which may have begun before.
         ends = np.flatnonzero(np.append(~lost, True))
         lengths = np.diff(ends, prepend=-1) - 1

@@ -27,7 +27,7 @@ class TrainState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What a callback sees. Its arrays are valid during the call: copy what is to be kept."""
+    """The progress of a run. Its arrays are valid during the call: copy what is to be kept."""
 
     theta: Theta
     state: TrainState
@@ -36,7 +36,7 @@ class Progress:
     rows: dict[str, np.ndarray]
     """The columns of `History` for the updates since the last call."""
     evals: dict[str, float] | None
-    """What `eval_fn` returned, if it was called after the last of these updates."""
+    """The result of `eval_fn`, if it was called after the last of these updates."""
 
 
 @runtime_checkable

@@ -91,7 +91,7 @@ def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
 
 
 def _untold(jaxpr: Any) -> Iterator[Any]:
-    """What the text of a program does not tell: constants of inner functions, and callbacks."""
+    """Yield what the text of a program omits: constants of inner functions, and callbacks."""
     for equation in jaxpr.eqns:
         is_callback = "callback" in equation.primitive.name
         for value in equation.params.values():

@@ -48,7 +48,7 @@ _INTEGERS = (
 )
 
 Rows = dict[str, np.ndarray]
-"""What is known of some updates: a column for each number that is kept of an update."""
+"""The record of some updates: a column for each number that is kept of an update."""
 Position = tuple[Theta, PyTree, EstimatorState]
 """Parameters, optimizer state and estimator state."""
 
@@ -148,7 +148,7 @@ class CompiledUpdates:
         bundle = max([size for size in sizes if size <= most] or sizes[:1])
         # Workers start late and arrive together; the first rounds may be empty.
         rounds = -(-most // bundle) * bundle
-        bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
+        bound = estimator.most_steps
         steps, done, size = Steps(0, 0), 0, 1
         while done < rounds:
             began = time.perf_counter()

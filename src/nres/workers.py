@@ -54,7 +54,7 @@ def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, " workers"]:
 
 
 class Carry(eqx.Module):
-    """What workers carry from window to window."""
+    """The values that workers carry from window to window."""
 
     noise: NoiseState | None
     """The noise or direction of each worker."""
@@ -63,7 +63,7 @@ class Carry(eqx.Module):
 
 
 class Response(eqx.Module):
-    r"""What each worker contributes to the gradient in one window: $c_i r_i$."""
+    r"""The contribution of each worker to the gradient in one window: $c_i r_i$."""
 
     coefficient: Float[Array, " workers"]
     """$c_i$, one number per worker."""

@@ -97,7 +97,7 @@ class Estimator(eqx.Module):
 
     @abc.abstractmethod
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
-        """What workers carry before their first window; `None` if they carry nothing."""
+        """Return the carry of workers before their first window; `None` if they carry nothing."""
 
     @abc.abstractmethod
     def run(
@@ -148,6 +148,11 @@ class Estimator(eqx.Module):
     def scale(self) -> float:
         """n/T, the weight of a window's losses; n is the number of windows in an episode."""
         return self.windows / self.horizon
+
+    @property
+    def most_steps(self) -> Steps:
+        """The largest number of unroll steps that one estimate takes."""
+        return Steps(self.members * self.workers * self.window, self.window)
 
     @property
     def traceable(self) -> bool:
@@ -353,9 +358,8 @@ def compute_estimate(
     if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
-    bound = Steps(estimator.members * estimator.workers * estimator.window, estimator.window)
     grad, loss, spent, info = average(
-        contributions, outcome.absent, state.workers.start, bound, theta
+        contributions, outcome.absent, state.workers.start, estimator.most_steps, theta
     )
     if outcome.absent is not None:
         length = jnp.where(outcome.absent, 0, length)

@@ -89,7 +89,7 @@ class EvolutionStrategy(Estimator):
 
     @property
     def members(self) -> int:
-        """Unrolls per worker: those that are perturbed, and one that moves the state if needed."""
+        """Perturbed unrolls per worker, and one that moves the state if `restarts`."""
         return len(self.noise.contrast) + (self.restarts and self.carries)
 
     @property
@@ -144,7 +144,7 @@ class EvolutionStrategy(Estimator):
 
 
 class OnlineStrategy(EvolutionStrategy):
-    """The common part of those that estimate from windows: `TES`, `PES`, `GPES` and `NRES`."""
+    """The common part of the online strategies: `TES`, `PES`, `GPES` and `NRES`."""
 
     window: int = eqx.field(static=True)
 

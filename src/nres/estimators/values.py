@@ -1,4 +1,4 @@
-"""The values that estimators carry from call to call, and those that they return."""
+"""The values that estimators carry from call to call, and the values that they return."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ class Estimate(eqx.Module):
     info: Info
     """Diagnostics."""
     report: Int[Array, " reports"] | None = None
-    """What the estimator's placement counted, by the names in `Placement.reports`."""
+    """The counts of the estimator's placement, in the order of `Placement.reports`."""
 
     @property
     def steps(self) -> Steps:

@@ -4,6 +4,8 @@ import abc
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
 from nres.execution import Runner
@@ -27,10 +29,10 @@ class Placeable(Runner, Protocol):
 
 
 class Outcome(eqx.Module):
-    """What became of one window of all workers."""
+    """The outcome of one window of all workers."""
 
     carry: Any
-    """What the next window needs: a `Carry`, or whatever the placement keeps in its stead."""
+    """A `Carry` for the next window, or whatever the placement keeps instead of it."""
     contributions: Contributions
     absent: Bool[Array, " workers"] | None = None
     """Workers that took no part and are still where they were; `None` if all took part."""
@@ -39,7 +41,7 @@ class Outcome(eqx.Module):
 
 
 class Placement(abc.ABC):
-    """Where an estimator's workers live: here, on several devices, or on other machines.
+    """A place for an estimator's workers: here, several devices, or other machines.
 
     A placement gives each place its share of the workers, runs the estimator's window there and
     adds up the contributions. Gradients are the same on every placement, but for the order of
@@ -58,7 +60,7 @@ class Placement(abc.ABC):
 
     @abc.abstractmethod
     def begin(self, estimator: Placeable, theta: Theta, workers: Workers) -> Any:
-        """What the workers carry before their first window; `None` if they carry nothing."""
+        """Return the carry of workers before their first window; `None` if they carry nothing."""
 
     @abc.abstractmethod
     def run(
@@ -84,7 +86,7 @@ class Placement(abc.ABC):
 
     def replicate(self, tree: PyTree) -> PyTree:
         """Give values that every process knows to every device."""
-        return tree
+        return jax.tree.map(jnp.asarray, tree)
 
     def everywhere(self, array: Array) -> Array:
         """Let every device have an array, so that any process can read it."""
@@ -93,7 +95,7 @@ class Placement(abc.ABC):
     def gather(
         self, estimator: Placeable, theta: Theta, workers: Workers, carry: Any
     ) -> Carry | None:
-        """What the workers carry as arrays, as it would be on a single device."""
+        """Return the carry of the workers as arrays, as it would be on a single device."""
         return carry
 
     def close(self) -> None:

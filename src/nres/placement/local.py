@@ -2,9 +2,6 @@
 
 import dataclasses
 
-import jax
-import jax.numpy as jnp
-
 from nres.execution import run_window
 from nres.placement.base import Outcome, Placement
 
@@ -21,6 +18,3 @@ class Local(Placement):
 
     def run(self, estimator, theta, update, workers, carry, length):
         return Outcome(*run_window(estimator.at(update), theta, workers, carry, length))
-
-    def replicate(self, tree):
-        return jax.tree.map(jnp.asarray, tree)

@@ -130,7 +130,7 @@ class Devices(Placement):
 
     def replicate(self, tree):
         if self.is_default:
-            return jax.tree.map(jax.numpy.asarray, tree)
+            return super().replicate(tree)
         sharding = NamedSharding(self.mesh, P())
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x), sharding), tree)
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.execution import compiled, needed_lengths, run_window
+from nres.execution import compiled, needed_lengths, run_at_once, run_window
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.workers import Carry, Contributions, Workers, summed
+from nres.workers import Carry, Contributions, Workers
 
 
 class Metadata(NamedTuple):
-    """What is known about a pool before it is used."""
+    """Facts about a pool that are known before it is used."""
 
     name: str
     horizon: int
@@ -150,17 +150,12 @@ def _begin(estimator, theta, workers):
 
 
 _run = compiled(run_window)
-
-
-@compiled
-def _run_restored(estimator, theta, workers, carry, length):
-    """Run a window without blocks of workers, each of which has a scale of its own."""
-    carry, response = estimator.run(theta, workers, carry, length)
-    return carry, summed(response)
+# Restored workers have a scale each, which is not cut into blocks.
+_run_restored = compiled(run_at_once)
 
 
 def _unroll_again(estimator, theta, rows: Rows) -> tuple[Carry | None, np.ndarray]:
-    """What the workers carry at `start`, by the noises of these episodes, and the steps it took."""
+    """Unroll episodes again up to `start`, with their noises; return the carry and the steps."""
     size = estimator.window
     rounds = rows.start // size  # windows begin at multiples of their length
     last = int(rounds.max(initial=0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from nres.errors import first_line, last_line
+from nres.errors import last_line
 from nres.placement.ray.actor import Actor, Metadata
 from nres.placement.ray.cluster import connect, require_ray
 from nres.pools.base import PoolError
@@ -35,7 +35,6 @@ class Crew:
         patience: int | float,
     ):
         self.ray = require_ray()
-        _check_portable(self.ray, make_pool)
         connect("local", cpus=math.ceil(actors * cpus))
         there = self.ray.cluster_resources().get("CPU", 0)
         if actors * cpus > there:
@@ -127,13 +126,3 @@ class Crew:
                 f"an actor could not be started: {last_line(error)}. What the pool needs must be "
                 "installed on the machines of the actors."
             ) from error
-
-
-def _check_portable(ray: Any, make_pool: Callable) -> None:
-    try:
-        ray.cloudpickle.dumps(make_pool)
-    except Exception as error:
-        raise TypeError(
-            f"the pool cannot be sent to other machines: {first_line(error)}. Give a function "
-            "`make_pool` that makes it there, and refers to nothing that exists only here."
-        ) from error

@@ -1,5 +1,6 @@
 """`Ray`: workers in actors on the machines of a Ray cluster."""
 
+import copy
 import dataclasses
 import functools
 import time
@@ -118,7 +119,7 @@ class Ray(Placement):
                 "to be carried to the next estimate, and nothing is where a window is an episode."
             )
         if self._pool is None:
-            self._started = self._start(self._make_pool or _copies_of(pool))
+            self._started = self._start(self._portable_maker(pool))
             self._pool = pool
         elif pool is not self._pool and self._make_pool is None:
             raise ValueError(
@@ -198,6 +199,19 @@ class Ray(Placement):
                 if not isinstance(crew.answer(sent.reply), Exception):  # else it is lost again
                     shards[i] = Shard(sent.result, scale=shards[i].scale)
         raise PoolError(f"{crew.name}: actors are lost faster than states can be fetched.")
+
+    def _portable_maker(self, pool: Pool) -> Callable[[], Any]:
+        """Return the function that makes a pool on an actor, if it can be sent there."""
+        make_pool = self._make_pool or functools.partial(copy.deepcopy, pool)
+        try:
+            require_ray().cloudpickle.dumps(make_pool)
+        except Exception as error:
+            raise TypeError(
+                f"{type(pool).__name__} cannot be sent to other machines: {first_line(error)}. "
+                "Give nres.placement.Ray a function `make_pool` that makes it there, and refers "
+                "to nothing that exists only here."
+            ) from error
+        return make_pool
 
     def _shards(self, carry: Any, parts: list[slice]) -> list[Shard]:
         if isinstance(carry, ShardedCarry):
@@ -320,15 +334,3 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
         lambda *g: jnp.asarray(sum(g)), *[r.grad for _, r in sorted(replies.items())]
     )
     return Contributions(grad, *map(jnp.asarray, (norm, loss, steps)))
-
-
-def _copies_of(pool: Pool) -> Callable[[], Pool]:
-    """Return a function that makes a copy of a pool at every call, on any machine."""
-    cloudpickle = require_ray().cloudpickle
-    try:
-        return functools.partial(cloudpickle.loads, cloudpickle.dumps(pool))
-    except Exception as error:
-        raise TypeError(
-            f"{type(pool).__name__} cannot be sent to other machines: {first_line(error)}. Give "
-            "nres.placement.Ray a function `make_pool` that makes it there."
-        ) from error

@@ -1,4 +1,4 @@
-"""Which actor has which workers, and where what they carry is."""
+"""Shards of workers: the actor of each, and the place of its carry."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ class Sent:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Where what an actor's workers carry is: kept there, or given here, or nowhere yet."""
+    """The place of the carry of an actor's workers: kept there, given here, or nowhere yet."""
 
     ref: StateRef | None = None
     given: Carry | None = None
@@ -48,7 +48,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class ShardedCarry:
-    """What workers in actors carry. Not a pytree: nothing of it is here."""
+    """The carry of workers in actors. Not a pytree: nothing of it is here."""
 
     shards: tuple[Shard, ...]
 
