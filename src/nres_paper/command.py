@@ -54,11 +54,12 @@ def reproduce(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce a figure or table of the paper, and check the paper's claims about it.
+    """Reproduce a figure or table of the paper, and check the claims about it.
 
-    Without an ID, list all figures and tables. The command writes a drawing (PNG and SVG), the
-    measurements and summary.json (the claim, the paper's result and the result here) to OUT/ID.
-    It uses existing results, and resumes where it was interrupted.
+    Without an ID, list all figures and tables. The command writes a drawing
+    (PNG and SVG), the measurements and summary.json (the claim, the paper's
+    result and the result here) to OUT/ID. It uses existing results, and
+    resumes where it was interrupted.
 
     Example: nres reproduce lorenz-es
     """
