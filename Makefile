@@ -9,6 +9,8 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # The number of seconds that `make torture` attacks for.
 SECONDS ?= 600
 
+SPELLED := src docs tests tools benchmarks examples README.md CONTRIBUTING.md CHANGELOG.md
+
 .PHONY: demo test test-slow test-all torture scripts lint format docs bench clean
 
 demo: .venv/installed
@@ -17,7 +19,7 @@ demo: .venv/installed
 test: .venv/installed-test
 	$(PYTEST) -m 'not scripts and not slow'
 
-# What needs a cluster, kills, a browser or more than a few seconds.
+# Tests that need a cluster, kills, a browser or more than a few seconds.
 test-slow: .venv/installed-test
 	$(PYTEST) -m 'slow and not scripts'
 
@@ -31,6 +33,8 @@ lint: .venv/installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell $(SPELLED)
+	$(BIN)/python tools/words.py
 
 format: .venv/installed-lint
 	$(BIN)/ruff check --fix .
@@ -59,7 +63,7 @@ clean:
 		{ echo "nres needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# A stamp for each set of packages, older than what declares them when it is stale.
+# One stamp per set of packages, stale when a file that declares packages is newer.
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) --editable .
 	@touch $@

@@ -1,9 +1,9 @@
-"""What an update costs with the workers in the actors of Ray: bytes, seconds by phase, scaling.
+"""Cost of an update with workers in Ray actors: bytes, seconds per phase, and scaling.
 
 python benchmarks/actors.py [--quick] [--out FOLDER]
 
-All on one machine: actors share its cores, and what they say to each other does not leave it. What
-can be seen here is what Ray costs, not how much faster several machines are.
+Everything runs on one machine: the actors share its cores, and their messages do not leave it. So
+this benchmark measures the cost of Ray, and not the gain from several machines.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CHEETAH = functools.partial(MujocoPool, "halfcheetah", variance=0.03)
 
 
 class Nothing(Pool):
-    """A simulator that takes no time: what remains is what Ray takes."""
+    """A simulator that takes no time, so that only the cost of Ray remains."""
 
     horizon = 1000
 
@@ -40,7 +40,7 @@ class Nothing(Pool):
 
 
 class Recorder:
-    """An actor whose letters are weighed."""
+    """A proxy of an actor that records the sizes of its messages."""
 
     def __init__(self, actor: Any, sizes: dict[str, list]):
         self.actor, self.sizes = actor, sizes
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def bytes_sent(estimator: Any, theta: Any, state: Any) -> dict[str, int]:
-    """Bytes of one update: of theta, and of all that goes to the actors and comes back."""
+    """Count the bytes of one update: theta, requests to the actors, and their replies."""
     sizes: dict[str, list] = {"theta": [], "out": [], "in": []}
     crew = estimator.placement.crew
     actors, crew.actors = crew.actors, [Recorder(actor, sizes) for actor in crew.actors]
@@ -72,7 +72,7 @@ def bytes_sent(estimator: Any, theta: Any, state: Any) -> dict[str, int]:
 
 
 def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], Any]:
-    """Seconds per update by phase (medians), and the state after it."""
+    """Measure the seconds per update by phase (medians), and return the final state too."""
     placement = estimator.placement
     state = estimator.init(theta, jax.random.key(0))
     state = estimator.estimate(theta, state).state  # compiles
@@ -96,7 +96,7 @@ def phases(estimator: Any, theta: Any, updates: int) -> tuple[dict[str, float], 
 
 
 def scaling(quick: bool) -> list[dict]:
-    """HalfCheetah with as many workers for each actor, against the same workers without Ray."""
+    """Compare HalfCheetah at a fixed number of workers per actor with and without Ray."""
     rows, updates = [], 3 if quick else 40
     for actors in (1,) if quick else (1, 2, 4):
         workers = PER_ACTOR * actors
@@ -118,7 +118,7 @@ def scaling(quick: bool) -> list[dict]:
 
 
 def overhead(quick: bool) -> list[dict]:
-    """An update of no work at all, as actors, workers and parameters grow."""
+    """Measure an update without simulation as actors, workers and parameters grow."""
     rows, updates = [], 5 if quick else 100
     sizes = [(a, 100, 100) for a in (1, 2, 4)]
     sizes += [(2, n, 100) for n in (1_000, 10_000)]
@@ -142,7 +142,7 @@ def overhead(quick: bool) -> list[dict]:
 
 
 def drawing(quick: bool) -> dict:
-    """Seconds to draw a number of noise on this backend, in blocks as they are drawn."""
+    """Measure the seconds per random number of noise on this backend."""
     size = 2**16 if quick else 2**22
     workers, theta = 64, jnp.zeros(size // 64)
     keys = jax.random.split(jax.random.key(0), workers)
@@ -163,8 +163,10 @@ def drawing(quick: bool) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a moment each, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     nres.placement.ray.connect("local", cpus=4)
     results: dict[str, Any] = {
@@ -173,8 +175,8 @@ def main() -> None:
         "overhead": overhead(arguments.quick),
         "drawing": drawing(arguments.quick),
     }
-    show("NRES on HalfCheetah, W = 20, 40 workers an actor, seconds an update", results["scaling"])
-    show("An update of no work, seconds", results["overhead"])
+    show("NRES on HalfCheetah, W = 20, 40 workers per actor: seconds", results["scaling"])
+    show("Updates without simulation: seconds", results["overhead"])
     write_json(arguments.out / "actors.json", results)
 
 

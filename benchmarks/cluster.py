@@ -1,10 +1,10 @@
-"""What an update would take on a cluster of up to a thousand machines: a simulation.
+"""Simulation of an update on a cluster of up to a thousand machines.
 
 python benchmarks/cluster.py [--quick] [--out FOLDER]
 
-Costs are those that `python benchmarks/actors.py` measured on one machine; `NETWORK` and
-`MACHINES` are assumptions. One driver asks one actor after another, actors unroll side by side,
-and the driver takes in their replies one after another, in the order in which they come.
+`python benchmarks/actors.py` measured the costs on one machine; `NETWORK` and `MACHINES` are
+assumptions. One driver sends requests to the actors one after another, the actors unroll in
+parallel, and the driver receives their replies one after another, in order of arrival.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from nres.files import save_figure, write_json
 from run import show
 
 ROOT = Path(__file__).parent.parent
-# Assumptions: bytes a second and seconds of delay of a link; cores of a machine, how much the time
-# of one and the same window varies from machine to machine (log-normal), seconds between failures.
+# Assumptions: bytes per second and seconds of latency of a link; cores per machine, the variation
+# of the time of one window between machines (log-normal), and the rate and cost of failures.
 NETWORK = {"bandwidth": 1.25e9, "latency": 1e-4}
 MACHINES = {"cores": 32, "spread": 0.1, "days_between_failures": 30.0, "replacement_seconds": 10.0}
 HORIZON = 1000
 PER_MACHINE = 1_000
-# HalfCheetah with a linear policy; with longer windows; and with as many parameters as evolution
-# strategies are for. Then the first and the last, had the driver to draw all noise again.
+# HalfCheetah with a linear policy, with longer windows, and with many more parameters. Then the
+# first and the last again, if the driver had to draw all noise a second time.
 SETTINGS = (
     (102, 20, True),
     (102, 200, True),
@@ -35,51 +35,60 @@ SETTINGS = (
     (102, 20, False),
     (100_000, 20, False),
 )
-PHASES = ("ask", "theta out", "unroll", "stragglers", "replies", "driver", "failures")
+# The phases of an update, with their names in the figure.
+PHASES = {
+    "ask": "send requests",
+    "theta out": "send theta",
+    "unroll": "unroll",
+    "stragglers": "wait for stragglers",
+    "replies": "receive replies",
+    "driver": "work of the driver",
+    "failures": "failures",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds, measured."""
+    """Measured costs in seconds."""
 
     ask: float
-    """For the driver to ask anything at all."""
+    """The fixed time of the driver to send requests."""
     ask_actor: float
     ask_worker: float
     reply_actor: float
     reply_worker: float
     here: float
-    """For the driver's own bookkeeping."""
+    """The fixed time of the driver's bookkeeping."""
     here_worker: float
     draw: float
-    """To draw one number of noise, on the cores of the machine that measured."""
+    """The time to draw one random number of noise on all cores of the measuring machine."""
     draw_cores: int
     step: float
-    """Of the simulator, on one core."""
+    """The time of one simulator step on one core."""
 
 
 def measured(file: Path) -> Costs:
-    """From the measurements: differences, so that what is common to them does not count."""
+    """Derive the costs from differences of measurements, which cancel common overhead."""
     found = json.loads(file.read_text())
     rows = {(r["actors"], r["workers"], r["parameters"]): r for r in found["overhead"]}
     few, many, crowd = rows[1, 100, 100], rows[4, 100, 100], rows[2, 10_000, 100]
     pair = rows[2, 100, 100]
 
-    def an_actor(name):
+    def per_actor(name):
         return (many[name] - few[name]) / 3
 
-    def a_worker(name):
+    def per_worker(name):
         return (crowd[name] - pair[name]) / 9_900
 
     one = found["scaling"][0]
     return Costs(
-        ask=few["send"] - an_actor("send"),
-        ask_actor=an_actor("send"),
-        ask_worker=a_worker("send"),
-        reply_actor=an_actor("ray"),
-        reply_worker=a_worker("ray"),
+        ask=few["send"] - per_actor("send"),
+        ask_actor=per_actor("send"),
+        ask_worker=per_worker("send"),
+        reply_actor=per_actor("ray"),
+        reply_worker=per_worker("ray"),
         here=pair["here"],
-        here_worker=a_worker("here"),
+        here_worker=per_worker("here"),
         draw=found["drawing"]["seconds_a_number"],
         draw_cores=found["machine"]["cores"],
         step=one["unroll"] / (2 * one["workers"] * 20),
@@ -95,18 +104,23 @@ def update(
     sums: bool,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """Seconds of one update, by phase; they add up to the whole.
+    """Simulate one update, and return its seconds by phase, which add up to the whole.
 
-    **Arguments:**
-
-    - `sums`: whether actors add up contributions, as they do. Otherwise the driver would have to
-        draw the noise of all workers again: less to send, more to compute.
+    Args:
+        costs: The measured costs.
+        machines: The number of machines.
+        workers: The number of workers on all machines.
+        parameters: The number of parameters.
+        window: The number of steps per window.
+        sums: Whether actors sum contributions, as nres does. Otherwise the driver draws the noise
+            of all workers again, which sends less and computes more.
+        rng: The generator for the variation between machines.
     """
     share, cores = workers / machines, MACHINES["cores"]
     size = 4 * parameters
     ask_actor = costs.ask_actor + costs.ask_worker * share
     asked = costs.ask + ask_actor * np.arange(1, machines + 1)
-    # Machines pass theta on to each other.
+    # Machines forward theta to each other.
     rounds = math.ceil(math.log2(machines + 1))
     theta_out = rounds * (NETWORK["latency"] + size / NETWORK["bandwidth"])
     draws = share * parameters * costs.draw * costs.draw_cores
@@ -122,7 +136,7 @@ def update(
     unroll = min(float(np.mean(work)), last - ask - theta_out)
     here = costs.here + costs.here_worker * workers
     here += 0 if sums else workers * parameters * costs.draw
-    # A lost machine costs a new one, and half an episode of all its workers.
+    # A failure costs a replacement, and half an episode of all workers of the machine.
     again = MACHINES["replacement_seconds"] + share * HORIZON * costs.step / cores
     lost = machines * (now + here) / (MACHINES["days_between_failures"] * 86_400)
     return {
@@ -137,7 +151,7 @@ def update(
 
 
 def simulate(costs: Costs, updates: int) -> list[dict]:
-    """Workers grow with machines, to a million on a thousand."""
+    """Simulate up to a thousand machines with a thousand workers each."""
     rows = []
     for parameters, window, sums in SETTINGS:
         for machines in (1, 10, 30, 100, 300, 1_000):
@@ -164,7 +178,7 @@ def simulate(costs: Costs, updates: int) -> list[dict]:
 
 
 def draw_figure(rows: list[dict], path: Path) -> None:
-    """Where the time of an update goes, as machines are added."""
+    """Draw the share of each phase in an update as the number of machines grows."""
     rows = [row for row in rows if row["actors_sum"]]
     settings = list(dict.fromkeys((row["parameters"], row["window"]) for row in rows))
     figure, axes = plt.subplots(1, len(settings), figsize=(12, 4), constrained_layout=True)
@@ -172,16 +186,16 @@ def draw_figure(rows: list[dict], path: Path) -> None:
     for axis, (parameters, window) in zip(axes, settings, strict=True):
         own = [r for r in rows if (r["parameters"], r["window"]) == (parameters, window)]
         bottom = np.zeros(len(own))
-        for i, name in enumerate(PHASES):
+        for i, (name, label) in enumerate(PHASES.items()):
             heights = np.array([r[name] / r["seconds"] for r in own])
-            axis.bar(range(len(own)), heights, bottom=bottom, color=colors(i), label=name)
+            axis.bar(range(len(own)), heights, bottom=bottom, color=colors(i), label=label)
             bottom += heights
         for x, row in enumerate(own):
             axis.text(x, 1.01, f"{row['seconds']:.2g} s", ha="center", va="bottom", fontsize=8)
         axis.set_xticks(range(len(own)), [f"{r['machines']:,}" for r in own])
         axis.set_ylim(0, 1.08)
         axis.set_title(f"d = {parameters:,}, W = {window}", loc="left", fontsize=10)
-        axis.set_xlabel("machines, with 1,000 workers each")
+        axis.set_xlabel("number of machines, with 1,000 workers each")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("share of an update")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
@@ -190,13 +204,20 @@ def draw_figure(rows: list[dict], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one update each")
-    parser.add_argument("--out", type=Path, default=Path("results/scaling"))
-    parser.add_argument("--measured", type=Path, default=ROOT / "results/bench/actors.json")
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/scaling"), help="The folder to write to."
+    )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        default=ROOT / "results/bench/actors.json",
+        help="The measured costs.",
+    )
     arguments = parser.parse_args()
     costs = measured(arguments.measured)
     rows = simulate(costs, 1 if arguments.quick else 50)
-    show("An update on a cluster, seconds (simulated)", rows)
+    show("Simulated update on a cluster: seconds", rows)
     assumed = {"network": NETWORK, "machines": MACHINES}
     facts = {"assumed": assumed, "measured": dataclasses.asdict(costs), "rows": rows}
     write_json(arguments.out / "cluster.json", facts)

@@ -1,7 +1,7 @@
-"""What one estimate of each method costs, in plain forward unrolls of the same number of steps.
+"""Cost of one estimate of each method, relative to forward unrolls of as many steps.
 
-The floor is `JaxPool.advance` without any estimator: one lane for each worker, over the steps of
-the method's window.
+The floor is `JaxPool.advance` without any estimator: one lane per worker, over the steps of the
+method's window.
 """
 
 import functools
@@ -56,7 +56,7 @@ def methods(system: nres.System, workers: int, window: int) -> dict[str, nres.Es
 
 
 def compiled(function: Callable, *arguments: Any) -> tuple[Callable, int]:
-    """The compiled function, and the bytes it needs at most."""
+    """Compile a function, and return it with its peak memory in bytes."""
     program = jax.jit(function).lower(*arguments).compile()
     plan = program.memory_analysis()
     assert plan is not None
@@ -65,7 +65,7 @@ def compiled(function: Callable, *arguments: Any) -> tuple[Callable, int]:
 
 
 def seconds(run: Callable, budget: float = 0.5) -> float:
-    """The time of one call: the best of as many as a time budget allows."""
+    """Measure the time of one call: the best of as many as the time budget allows."""
     jax.block_until_ready(run())
     best, ends = float("inf"), time.perf_counter() + budget
     while time.perf_counter() < ends:
@@ -76,7 +76,7 @@ def seconds(run: Callable, budget: float = 0.5) -> float:
 
 
 def run(quick: bool = False) -> list[dict]:
-    """Both systems at growing horizons: what a window costs must not depend on them."""
+    """Measure two systems at growing horizons, on which the cost of a window must not depend."""
     key = jax.random.key(0)
     lorenz_theta = jnp.array([3.7, 3.116])
     problems: list[tuple[Any, ...]] = [

@@ -1,4 +1,4 @@
-"""What looking at a run costs: wall-clock of training with and without display and run folder."""
+"""Cost of watching a run: wall-clock time with and without the display and the run folder."""
 
 import statistics
 import tempfile
@@ -13,9 +13,9 @@ from nres.display import Display
 
 
 def run(quick: bool = False, rounds: int = 7) -> dict[str, float]:
-    """Seconds from the first update to the last of NRES on Lorenz; medians over rounds."""
+    """Measure the seconds of all updates of NRES on Lorenz, as medians over rounds."""
     updates = 200 if quick else 20_000
-    # Neither has evaluations or checkpoints within the time that is measured.
+    # No evaluation or checkpoint falls within the measured time.
     common = {"updates": updates, "eval_every": updates, "checkpoint_seconds": 1e6}
     settings = runs.resolve("lorenz", "nres", **common)
     components = runs.build(settings)

@@ -1,9 +1,9 @@
-"""Hopper, which falls: the absorbing rule beside the naive one, where a pair starts over together.
+"""Training on Hopper, which can fall, with the absorbing rule and with joint restarts.
 
 python benchmarks/early_end.py [--quick] [--out FOLDER]
 
-Under the naive rule both members begin a new episode as soon as one of them falls. Then the
-member that would have stood is not paid for it: falling costs nothing but the fall.
+With joint restarts, both members of a pair begin a new episode as soon as one of them falls. The
+member that still stands then gets no reward for it, so that falling has no further cost.
 """
 
 import argparse
@@ -24,10 +24,11 @@ from run import machine
 SETTINGS: dict[str, Any] = {"workers": 100, "window": 50, "sigma": 0.1}
 RATE = 0.02
 RULES = ("absorbed", "joint restart")
+LEGEND = {"absorbed": "only that member ends", "joint restart": "both members restart"}
 
 
 class JointRestart(MujocoPool):
-    """Restarts a pair when one of its members falls."""
+    """A pool that restarts both members of a pair when one of them falls."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -67,23 +68,29 @@ def curve(rule: str, seed: int, updates: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few updates, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/early_end"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/early_end"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     seeds, updates = (1, 2) if arguments.quick else (3, 200)
     curves = {rule: [curve(rule, seed, updates) for seed in range(seeds)] for rule in RULES}
+    draw(curves, arguments.out / "figure.png")
+    facts = {"machine": machine(), "settings": SETTINGS | {"adam": RATE, "updates": updates}}
+    write_json(arguments.out / "early_end.json", facts | {"curves": curves})
+
+
+def draw(curves: dict[str, list[dict[str, list[float]]]], path: Path) -> None:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     panel = figure.subplots()
     for (rule, runs), colour in zip(curves.items(), ("#c8102e", "#0077bb"), strict=True):
         for i, one in enumerate(runs):
-            label = rule if i == 0 else None
+            label = LEGEND[rule] if i == 0 else None
             panel.plot(one["update"], one["return"], color=colour, lw=1.5, alpha=0.8, label=label)
     panel.set(xlabel="updates", ylabel="return over 20 episodes", title="NRES on Hopper")
     panel.grid(alpha=0.3)
-    panel.legend(title="when a member falls, the pair is")
-    save_figure(figure, arguments.out / "figure.png")
-    facts = {"machine": machine(), "settings": SETTINGS | {"adam": RATE, "updates": updates}}
-    write_json(arguments.out / "early_end.json", facts | {"curves": curves})
+    panel.legend(title="when a member falls")
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

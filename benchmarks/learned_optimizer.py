@@ -1,9 +1,10 @@
-"""Updates per second of learning an optimizer, beside plain JAX and the floor.
+"""Updates per second when learning an optimizer, compared with plain JAX and with a bound.
 
 python benchmarks/learned_optimizer.py [--quick] [--out FOLDER]
 
-The floor counts operations and bytes: what a step of the model and its optimizer multiplies, at
-the rate of one large matrix product, and the state it reads and writes, at the rate of a copy.
+The bound (`floor`) counts only necessary work: the products of a step of the model and its
+optimizer, at the rate of one large matrix product, and the state that the step reads and writes,
+at the rate of a copy.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def quickest(function: Callable, argument: jax.Array) -> float:
 
 
 def rates(quick: bool) -> dict[str, float]:
-    """What this machine can do at best: operations and bytes a second."""
+    """Measure the peak operations and bytes per second of this machine."""
     size = 256 if quick else (2048 if jax.default_backend() == "cpu" else 8192)
     matrix = jnp.ones((size, size))
     result = {}
@@ -55,17 +56,17 @@ def rates(quick: bool) -> dict[str, float]:
 
 
 def floor(width: int, workers: int, rates: dict[str, float], precision: str) -> float:
-    """Updates a second at these rates, were nothing else to be done."""
+    """Return the updates per second at these rates, if nothing else took time."""
     network = PARAMETERS * (8 * width + width**2 + 2 * width)
     # Forward, backward to the weights, backward to the inputs of all layers but the first.
     gradient = BATCH * (3 * WEIGHTS - SIZES[0] * SIZES[1])
     flops = 2 * (network + gradient + BATCH * WEIGHTS)
-    moved = 4 * 2 * 7 * PARAMETERS  # six running means and the parameters, in and out
+    moved = 4 * 2 * 7 * PARAMETERS  # six running means and the parameters, read and written
     return 1 / (2 * workers * (flops / rates[f"flops_{precision}"] + moved / rates["bytes"]))
 
 
 def with_nres(workers: int, width: int, horizon: int) -> tuple[Callable[[int], float], list]:
-    """Updates a second, as a function of how many; and what compiling and unlocking took."""
+    """Return a function that measures updates per second, and a list for the set-up time."""
     system = learned_optimizer.LearnedOptimizerSystem(
         optimizer=learned_optimizer.PerParameterMLP(width), horizon=horizon
     )
@@ -81,7 +82,7 @@ def with_nres(workers: int, width: int, horizon: int) -> tuple[Callable[[int], f
         )
         if state is None:
             began.append(result.history.setup_time)
-        theta, state = result.theta, result.state  # go on: the workers are apart already
+        theta, state = result.theta, result.state  # continue, with the workers already apart
         return updates / (state.seconds - before)
 
     return measure, began
@@ -94,7 +95,7 @@ def with_plain(workers: int, width: int, horizon: int) -> tuple[Callable[[int], 
 
 @contextlib.contextmanager
 def without_kernels():
-    """The same program in plain JAX."""
+    """Run the same program in plain JAX, without fused kernels."""
     with (
         unittest.mock.patch.object(network, "fusable", return_value=False),
         unittest.mock.patch.object(dense, "fusable", return_value=False),
@@ -147,8 +148,10 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     *rows, last = run(arguments.quick, 1 if arguments.quick else 3)
     show("Learning an optimizer, W = 1", rows)

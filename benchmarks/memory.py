@@ -1,4 +1,4 @@
-"""Peak memory of one NRES estimate over N and d, beside what must be held."""
+"""Peak memory of one NRES estimate for several N and d, compared with the necessary memory."""
 
 import functools
 
@@ -13,7 +13,7 @@ STATES = 8
 
 
 class Probe(nres.System):
-    """A state of 8 numbers, moved by a product with all d parameters."""
+    """A system with a state of 8 numbers and a step that uses all d parameters."""
 
     horizon: int = 100
 
@@ -26,7 +26,7 @@ class Probe(nres.System):
 
 
 def run(quick: bool = False) -> list[dict]:
-    """As the compiler plans it, so without running anything."""
+    """Read the peak memory from the compiler's plan, without running anything."""
     grid = [(n, d) for n in (100, 1000, 10_000) for d in (1000, 10_000, 100_000)]
     rows = []
     for workers, parameters in grid[:1] if quick else grid:

@@ -1,7 +1,7 @@
-"""The rival in learning optimizers: plain JAX as one would write it down, not made to be fast.
+"""Straightforward implementation of learned optimizers in plain JAX, without optimizations.
 
-NRES with W = 1: one vmap over all unrolls, one tensor of the model after the other, all nineteen
-inputs for every parameter.
+It is NRES with W = 1: one vmap over all unrolls, one tensor of the model after another, and all
+nineteen inputs for every parameter.
 """
 
 import itertools
@@ -61,7 +61,7 @@ def step(theta, width, params, memory, t, train, validation, table):
 
 
 def plain(workers: int, width: int, horizon: int) -> Callable[[int], jax.Array]:
-    """A function that makes some updates."""
+    """Return a function that makes the given number of updates."""
     images, labels = fashion_mnist()
     data = (images.astype(np.float32), labels.astype(np.int32))
     train, validation = tuple(x[:48_000] for x in data), tuple(x[48_000:] for x in data)

@@ -1,4 +1,4 @@
-"""Is a resumed run the same, bit for bit, on this device? Kills a run until it is complete.
+"""Check that a run that is killed and resumed equals an undisturbed run, bit for bit.
 
 python benchmarks/resume.py
 """
@@ -41,7 +41,7 @@ def main() -> None:
         one, other = runs.Run.open(whole), runs.Run.open(killed)
         same_theta = np.asarray(one.theta()).tobytes() == np.asarray(other.theta()).tobytes()
         same_loss = one.metrics["loss"].tobytes() == other.metrics["loss"].tobytes()
-    print(f"{kills} kills; theta the same: {same_theta}; losses the same: {same_loss}")
+    print(f"{kills} kills; same theta: {same_theta}; same losses: {same_loss}")
     sys.exit(not (same_theta and same_loss))
 
 

@@ -1,6 +1,6 @@
-"""NRES on Lorenz without nres: the floor in plain JAX, and evosax. Each returns a runner.
+"""NRES on Lorenz without nres: hand-written JAX as the floor, and evosax.
 
-A runner makes `updates` updates in one compiled call and returns the final parameters.
+Each function returns a runner, which makes `updates` updates and returns the final parameters.
 """
 
 import functools
@@ -27,7 +27,7 @@ def true_z():
 
 
 def floor(workers: int, unroll: int):
-    """Step-unlocked NRES with SGD, written out for this one problem."""
+    """Return a runner of step-unlocked NRES with SGD, hand-written for this one problem."""
     table = true_z()
 
     def window(theta, state, noise, start, table):
@@ -63,16 +63,17 @@ def floor(workers: int, unroll: int):
     first = (jnp.asarray(THETA), (lanes,) * 3, jnp.zeros((2, workers)), start, key)
 
     def runner(updates: int):
-        # A fresh copy of each array, for they are donated.
+        # A copy of each array, because the call donates them.
         return run(jax.tree.map(jnp.copy, first), table, updates)[0]
 
     return runner
 
 
 def evosax(workers: int, unroll: int, scanned: bool = False):
-    """evosax's NoiseReuseES, each generation one compiled call. All workers are in step with it.
+    """Return a runner of evosax's NoiseReuseES, in which all workers are step-locked.
 
-    `scanned` runs all generations in one call instead, which evosax leaves to its users.
+    Each generation is one compiled call. With `scanned`, all generations are one call, which
+    evosax leaves to its users.
     """
     import optax
     from evosax.algorithms import NoiseReuseES

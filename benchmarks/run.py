@@ -1,4 +1,4 @@
-"""All benchmarks: prints tables and writes results/bench/BACKEND.json.
+"""Run the main benchmarks, print tables, and write results/bench/BACKEND.json.
 
 python benchmarks/run.py [--quick] [--out FOLDER]
 """
@@ -46,21 +46,23 @@ def show(title: str, rows: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
     results["throughput"] = throughput.run(arguments.quick)
     show("NRES on Lorenz, W = 100, T = 2000", results["throughput"])
     results["memory"] = memory.run(arguments.quick)
-    show("Memory of an NRES estimate, bytes", results["memory"])
-    if jax.default_backend() == "cpu":  # a ratio of machine code, not of a machine
+    show("Memory of an NRES estimate: bytes", results["memory"])
+    if jax.default_backend() == "cpu":  # the ratios describe compiled code rather than a device
         results["cost"] = cost.run(arguments.quick)
-        show("One estimate, in plain unrolls of as many steps", results["cost"])
+        show("Cost of one estimate, relative to forward unrolls", results["cost"])
     results["display"] = display.run(arguments.quick)
-    show("Looking at a run, seconds", [results["display"]])
+    show("Watching a run: seconds", [results["display"]])
     results["startup_seconds"] = startup.run(arguments.quick)
-    show("Start-up, seconds", [results["startup_seconds"]])
+    show("Start-up: seconds", [results["startup_seconds"]])
     write_json(arguments.out / f"{jax.default_backend()}.json", results)
 
 

@@ -1,9 +1,9 @@
-"""Updates per second as devices are added, with as many workers for each of them.
+"""Updates per second as devices are added, with a fixed number of workers per device.
 
 python benchmarks/scaling.py [--quick] [--out FOLDER]
 
-On a CPU the devices are simulated, and share its cores: what can be seen there is not how much
-faster a larger machine would be, but what sharing the workers costs.
+On a CPU, the devices are simulated and share its cores. The benchmark then measures the cost of
+distributing the workers, and not the gain from a larger machine.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-if "jax" not in sys.modules:  # before it is imported, or it has no effect
+if "jax" not in sys.modules:  # the flag has no effect after the import
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8"
 
@@ -48,7 +48,7 @@ def run(quick: bool) -> list[dict]:
     rows, budget = [], 0.1 if quick else 4.0
     for devices in (1, 2) if quick else (1, 2, 4, 8):
         workers = PER_DEVICE * devices
-        # The same work without a mesh, in the same run, is what there is to compare with.
+        # Compare with the same work without a mesh, in the same run.
         plain = updates_per_second(0, workers, budget)
         shared = updates_per_second(devices, workers, budget)
         rows.append(
@@ -66,11 +66,13 @@ def run(quick: bool) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a moment each, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     rows = run(arguments.quick)
-    show("NRES on Lorenz, W = 100, 200 workers a device", rows)
+    show("NRES on Lorenz, W = 100, 200 workers per device", rows)
     write_json(arguments.out / "scaling.json", {"machine": machine(), "devices": rows})
 
 

@@ -1,9 +1,9 @@
-"""Environment steps per second of NRES on MuJoCo: whole updates, raw physics, gymnasium.
+"""Environment steps per second on MuJoCo: updates of NRES, raw physics, and Gymnasium.
 
 python benchmarks/simulators.py [--quick] [--out FOLDER]
 
 *Raw* is `mujoco.batch.Batch` with a linear policy in NumPy and nothing else: no rewards, no
-resets, no gradients. Gymnasium is its `SyncVectorEnv` with the same policy.
+resets, no gradients. *Gymnasium* is `SyncVectorEnv` with the same policy.
 """
 
 import argparse
@@ -27,7 +27,7 @@ GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
 
 def whole_updates(settings, theta, updates: int) -> tuple[float, float]:
-    """Steps per second of updates, and the seconds that unlocking took."""
+    """Measure the steps per second of updates, and the seconds of unlocking the workers."""
     components = build(settings)
     began = time.perf_counter()
     state = components.estimator.init(theta, components.key)
@@ -48,7 +48,7 @@ def raw(pool: MujocoPool, theta, sigma: float, state, lanes: int, steps: int) ->
     batch = mujoco.batch.Batch(pool.model, nsim=lanes, nthread=pool.threads)
     qpos, qvel, ctrl = (batch.bind(name) for name in ("qpos", "qvel", "ctrl"))
     batch.state[:] = state["rows"].reshape(lanes, -1)
-    # Perturbed as in training: what physics cost depends on how lively the simulation is.
+    # Perturb as in training: the cost of physics depends on the motion.
     noise = sigma * np.random.default_rng(0).normal(size=(lanes // 2, *theta.shape))
     thetas = np.asarray(theta, np.float64) + np.concatenate([noise, -noise])
     hidden = qpos.shape[1] + qvel.shape[1] - pool.observations
@@ -75,7 +75,7 @@ def gymnasiums(name: str, theta, lanes: int, steps: int) -> float:
 
 
 def run(quick: bool = False, rounds: int = 4) -> list[dict]:
-    """The best of some rounds for each, in turn."""
+    """Measure all in turn, and keep the best of several rounds for each."""
     rows = []
     for name in GYM_IDS:
         small = {"options": {"horizon": 200}, "workers": 2} if quick else {}
@@ -105,8 +105,10 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     rows = run(arguments.quick)
     table = Table(title="Environment steps per second")

@@ -1,10 +1,10 @@
-"""From nothing to the hundredth update: how long a new process takes."""
+"""Time of a new process from its start to the hundredth update."""
 
 import statistics
 import subprocess
 import sys
 
-# The floor is what any program of this kind imports; nres comes on top of it.
+# The floor is the imports that any program of this kind needs.
 SCRIPT = """
 import time
 began = time.perf_counter()
@@ -30,7 +30,7 @@ NAMES = (
 
 
 def run(quick: bool = False) -> dict[str, float]:
-    """Measure seconds, as the medians over nine processes; the first only fills disk caches."""
+    """Measure the seconds as medians over nine processes, after one that fills disk caches."""
     command = [sys.executable, "-c", SCRIPT]
     runs = []
     for _ in range(1 if quick else 10):

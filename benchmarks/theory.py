@@ -1,4 +1,4 @@
-"""How far theory reaches on a chaotic system, and what old histories do to gradients.
+"""Accuracy of the variance theory on a chaotic system, and the bias from hysteresis.
 
 python benchmarks/theory.py [--quick] [--out FOLDER]
 """
@@ -24,7 +24,7 @@ PLACES = {"at the start": (3.7, 3.116), "near the truth": (3.3, 2.35)}
 
 
 def theory(system: nres.systems.Lorenz, quick: bool) -> dict[str, Any]:
-    """Variance of NRES against sigma: measured, and predicted with and without derivatives."""
+    """Measure the variance of NRES over sigma, and predict it with and without derivatives."""
     sigmas = np.geomspace(1e-6, 1e-1, 3 if quick else 16).tolist()
     samples = 64 if quick else 16_384
     result = {}
@@ -55,7 +55,7 @@ def theory(system: nres.systems.Lorenz, quick: bool) -> dict[str, Any]:
 
 
 def old_histories(system: nres.systems.Lorenz, quick: bool) -> list[dict[str, float]]:
-    """Bias of a running pool, against the learning rate."""
+    """Measure the bias of a running pool over the learning rate."""
     estimator = nres.NRES(system, workers=WORKERS, window=WINDOW, sigma=SIGMA)
     rows = hysteresis(
         estimator,
@@ -71,7 +71,7 @@ def old_histories(system: nres.systems.Lorenz, quick: bool) -> list[dict[str, fl
 
 
 def speed(system: nres.systems.Lorenz, quick: bool) -> dict[str, float]:
-    """Unroll steps per second of a sweep, and of plain unrolls in as large batches."""
+    """Measure unroll steps per second of a sweep, and of plain unrolls in equal batches."""
     samples = 64 if quick else 65_536
     theta, key = system.initial_theta(), jax.random.key(0)
 
@@ -79,7 +79,7 @@ def speed(system: nres.systems.Lorenz, quick: bool) -> dict[str, float]:
         sweep(system, theta, key, sigmas=[SIGMA], windows=[WINDOW], samples=samples)
 
     def plain() -> None:
-        # A batch of a sweep has so many pairs on a CPU.
+        # The number of pairs per batch of a sweep on a CPU.
         for i in range(64):
             at = jax.random.fold_in(key, i)
             episodes = nres.evaluate(system, theta, at, episodes=2 * samples // 64, sigma=SIGMA)
@@ -114,7 +114,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         ylabel="total variance of one worker's estimate",
         xscale="log",
         yscale="log",
-        title="NRES on Lorenz, W = 100: measured (dots) and predicted",
+        title="NRES on Lorenz, W = 100: measured (dots) and predicted (lines)",
     )
     left.legend(frameon=False, fontsize="small")
     rows = results["hysteresis"]
@@ -126,15 +126,21 @@ def draw(results: dict[str, Any], path: Path) -> None:
         fmt="o-",
         capsize=3,
         color="#c8102e",
-        label="bias, relative to the gradient",
+        label="bias, relative to the gradient's norm",
     )
-    right.plot(rates, [row["cosine"] for row in rows], "s-", color="#0077bb", label="cosine")
-    right.axvline(1e-5, color="black", lw=0.8, ls=":", label="rate of the paper")
+    right.plot(
+        rates,
+        [row["cosine"] for row in rows],
+        "s-",
+        color="#0077bb",
+        label="cosine similarity",
+    )
+    right.axvline(1e-5, color="black", lw=0.8, ls=":", label="learning rate of the paper")
     right.set(
         xlabel="learning rate",
         xscale="log",
         ylim=(-0.05, None),
-        title="A running pool against fresh episodes",
+        title="Gradients of a running pool, compared with fresh episodes",
     )
     right.legend(frameon=False, fontsize="small")
     for panel in (left, right):
@@ -144,8 +150,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few samples, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("results/theory"))
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/theory"), help="The folder to write to."
+    )
     arguments = parser.parse_args()
     quick = arguments.quick
     system = nres.systems.Lorenz(200 if quick else 2000)

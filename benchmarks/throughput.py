@@ -1,4 +1,4 @@
-"""Updates per second of NRES on Lorenz: nres, plain JAX, evosax, in turn in one run."""
+"""Updates per second of NRES on Lorenz with nres, plain JAX and evosax, measured in turn."""
 
 import functools
 import importlib.util
@@ -39,7 +39,7 @@ def with_rival(make: Callable, workers: int, unroll: int) -> Callable[[int], flo
 
 
 def run(quick: bool = False, rounds: int = 5) -> list[dict]:
-    """The best of some rounds for each; rivals at the best of several unroll factors."""
+    """Measure the best of several rounds for each, and the best unroll factor for rivals."""
     cpu = jax.default_backend() == "cpu"
     sizes = {200: 4000, 20_000: 80} if cpu else {200: 16_384, 20_000: 8192, 2_000_000: 512}
     factors = [1, 2, 4] if cpu else [10, 25, 50, 100]

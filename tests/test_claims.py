@@ -1,4 +1,4 @@
-"""The paper's claims: how they are checked against results, and which there are."""
+"""Claims of the paper: checking them against results, and the settings behind them."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from nres_paper.comparisons import COMPARISONS
 
 
 def falling(stretch, length=100):
-    """Falls from 10 by one every `stretch` updates; two sequential and 8 total steps an update."""
+    """Fall from 10 by one every `stretch` updates, of 2 sequential and 8 total steps each."""
     update = np.arange(length, dtype=float)
     at = {"update": update, "sequential_steps": 2 * update, "total_steps": 8 * update}
     return runs.Evaluations(at | {"seconds": update / 4}, 10 - update / stretch)
@@ -50,7 +50,7 @@ RANKING = Ranking(
         (Slower("PES"), "4× (2.5 to 6.25)", "holds"),
         (Slower("PES", 5.0, than="FullES"), "0.5× (0.3 to 0.556)", "fails"),
         (Slower("PES", axis="total_steps"), "4× (2.5 to 6.25)", "holds"),
-        # Its runs were 9.9 times as long as NRES takes: it cannot be known to be twice as slow.
+        # Its runs are 9.9 times as long as NRES takes, which is less than half of 20 times.
         (Slower("TES", 9.0), "never (> 9.9×)", "holds"),
         (Slower("TES", 20.0), "never (> 9.9×)", "weaker"),
         (Never("TES"), "never (> 9.9×)", "holds"),
@@ -97,27 +97,27 @@ def test_nothing_holds_against_a_reference_that_never_arrives():
     for claim in (Slower("PES", 4.0), Never("PES"), Never("TES"), Reaches("NRES", 80)):
         check = claim.check(lost)
         assert check.grade == "fails"
-        assert "NRES does not get there" in check.ours or check.ours.startswith("never in")
+        assert "NRES never reaches the level" in check.ours or check.ours.startswith("never in")
     there = dataclasses.replace(RANKING, level=11.0)
-    assert Slower("PES").check(there).ours == "NRES is there from the start"
+    assert Slower("PES").check(there).ours == "NRES starts below the level"
 
 
 def test_a_reference_that_arrives_with_some_seeds_proves_less():
     runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9)]}
     half = dataclasses.replace(RANKING, runs=runs_)
     assert Slower("PES", 4.0).check(half).grade == "fails"
-    assert Reaches("NRES", 80).check(half).ours == "never in 792; 1 of 2 seeds do"
+    assert Reaches("NRES", 80).check(half).ours == "never in 792; 1 of 2 seeds reach the level"
     two = {"NRES": [falling(5), falling(5), falling(1e9)]}
     most = dataclasses.replace(RANKING, runs=runs_ | two)
     check = Slower("PES", 4.0).check(most)
-    assert check.ours == "3× (3 to 4); NRES gets there with 2 of 3 seeds"
+    assert check.ours == "3× (3 to 4); 2 of 3 seeds of NRES reach the level"
     assert check.grade == "weaker"
 
 
 def test_never_is_said_of_all_seeds():
     some = [falling(1e9), falling(2), falling(1e9)]
     check = Never("TES").check(dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": some}))
-    assert check.ours == "never (> 9.9×); TES gets there with 1 of 3 seeds"
+    assert check.ours == "never (> 9.9×); 1 of 3 seeds of TES reach the level"
     assert check.grade == "weaker"
     runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9), falling(4)]}
     doubtful = dataclasses.replace(RANKING, runs=runs_)
@@ -159,7 +159,7 @@ def test_every_run_of_every_comparison_has_settings(name):
             small = planned(comparison, run, seed, quick=True)
             assert (small.updates, small.workers) == (4, 2)
             assert small.method == full.method
-    # Every claim names runs of the comparison, and can be checked.
+    # Every claim names runs of the comparison and can be checked.
     everyone = Ranking({run: [falling(5)] for run in comparison.runs}, 8.0, comparison.axis)
     for claim in comparison.claims:
         assert claim.check(everyone).grade in ("holds", "weaker", "fails")
@@ -173,7 +173,7 @@ def test_smoothing_ignores_what_happens_once():
     values = np.array([9.0, 9, 1, 9, math.inf, 9, 3, 3, 3])
     at = dict.fromkeys(("update", "sequential_steps", "total_steps", "seconds"), np.arange(9.0))
     assert runs.Evaluations(at, values).smoothed(3).first(3.0, "update") == 6
-    # Nor at the ends; and where a run starts from is no part of what it learns.
+    # The same holds at both ends. The value at the start does not affect later ones.
     for once in ([0.0, *[9] * 8], [9, 0, *[9] * 7], [*[9] * 8, 0]):
         found = runs.Evaluations(at, np.array(once, float)).smoothed(3).values
         np.testing.assert_array_equal(found, [once[0], *[9] * 8])

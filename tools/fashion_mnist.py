@@ -1,10 +1,10 @@
-"""Make the 8 x 8 images of Fashion-MNIST that come with nres from the original files.
+"""Make the 8 x 8 images of Fashion-MNIST that nres ships from the original files.
 
 python tools/fashion_mnist.py [--check] [--data-dir FOLDER]
 
-On Debian the original files are in the package dataset-fashion-mnist. They are checked against
-their SHA-256. Pixels are interpolated linearly between half-pixel centres, without smoothing, and
-rounded to bytes.
+On Debian, the package dataset-fashion-mnist contains the original files, whose SHA-256 is checked.
+Pixels are interpolated linearly between half-pixel centres, without smoothing, and rounded to
+bytes.
 """
 
 import argparse
@@ -27,15 +27,15 @@ def resize(images: np.ndarray, size: int) -> np.ndarray:
     weights = np.zeros((size, old))
     weights[np.arange(size), left] = 1 - (centres - left)
     weights[np.arange(size), left + 1] = centres - left
-    # One axis after the other: a product with three factors would go element by element.
+    # Two matrix products: a contraction of three factors would go element by element.
     scaled = weights @ images.astype(np.float64) @ weights.T
     return np.rint(scaled).astype(np.uint8)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare with what is there")
-    parser.add_argument("--data-dir", help="where the original files are")
+    parser.add_argument("--check", action="store_true", help="Only compare with the shipped file.")
+    parser.add_argument("--data-dir", help="The folder of the original files.")
     arguments = parser.parse_args()
     images, labels = fashion_mnist(28, data_dir=arguments.data_dir)
     small = resize(images[..., 0], 8)
@@ -44,7 +44,7 @@ def main() -> None:
         if not np.array_equal(shipped.images[..., 0], small) or not np.array_equal(
             shipped.labels, labels
         ):
-            sys.exit(f"{TARGET} is not what the original files give")
+            sys.exit(f"{TARGET} differs from the original files: run this script without --check.")
         return
     with replacing(TARGET) as partial:
         np.savez_compressed(partial, images=small, labels=labels)

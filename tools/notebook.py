@@ -35,4 +35,4 @@ if __name__ == "__main__":
     if "--check" not in sys.argv:
         file.write_text(made)
     elif not file.exists() or file.read_text() != made:
-        sys.exit(f"{file.name} is not in step with {SCRIPT.name}: run tools/notebook.py")
+        sys.exit(f"{file.name} differs from {SCRIPT.name}: run tools/notebook.py.")

@@ -1,4 +1,4 @@
-"""Results, and tables in Markdown."""
+"""Read results, and format tables in Markdown."""
 
 import json
 from pathlib import Path

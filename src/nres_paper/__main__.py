@@ -1,4 +1,4 @@
-"""`python -m nres_paper`: the command `nres reproduce`, whether or not it is installed."""
+"""Run `nres reproduce` as `python -m nres_paper`, even if the command is not installed."""
 
 from nres_paper.command import app
 

@@ -1,4 +1,4 @@
-"""The paper's claims about a comparison, in a form that results can be checked against."""
+"""Claims of the paper about a comparison, and their checks against results."""
 
 import dataclasses
 import itertools
@@ -15,18 +15,18 @@ REFERENCE = "NRES"
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One statement of the paper, and the result found here."""
+    """One statement of the paper and the corresponding result here."""
 
     about: str
     paper: str
     ours: str
     grade: str
-    """`holds`, `weaker` (the same direction, but less than half as much, or for most only) or
-    `fails`."""
+    """`holds`; `weaker` (the same direction, but less than half as large, or only for most runs);
+    or `fails`."""
 
 
 def verdict(checks: Sequence[Check]) -> str:
-    """Sum up the grades of all statements: `yes`, `in part` or `no`."""
+    """Combine the grades of all statements into `yes`, `in part` or `no`."""
     grades = {check.grade for check in checks}
     if grades == {"holds"}:
         return "yes"
@@ -35,7 +35,7 @@ def verdict(checks: Sequence[Check]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """When each run of a comparison reaches a level: by name, with one run per seed."""
+    """Times at which the runs of a comparison reach a level, by name, with one run per seed."""
 
     runs: Mapping[str, Sequence[Evaluations]]
     """Smoothed evaluations."""
@@ -43,11 +43,11 @@ class Ranking:
     axis: str
 
     def reached(self, name: str, axis: str | None = None) -> list[float]:
-        """Return the point where each seed first reaches the level."""
+        """Return the position on the axis at which each seed first reaches the level."""
         return [run.first(self.level, axis or self.axis) for run in self.runs[name]]
 
     def best(self, name: str) -> float:
-        """Return the least value, as the median over seeds."""
+        """Return the lowest value of a run, as the median over seeds."""
         return lower_median([run.least() for run in self.runs[name]])
 
     def arrival(self, name: str, axis: str | None = None) -> float:
@@ -57,52 +57,53 @@ class Ranking:
     def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
         """Return how many times longer than another method each seed takes to reach the level.
 
-        Zero where the other method never reaches it, or starts below it: then nothing is proved.
+        The ratio is zero where the other method never reaches the level or starts below it,
+        because such a pair proves nothing.
         """
         return [_over(mine, other) for mine, other, _ in self._pairs(name, than)]
 
     def ratio(self, name: str, than: str = REFERENCE) -> float:
-        """Return the median of `ratios`; NaN if the other method seldom reaches the level."""
+        """Return the median of `ratios`, or NaN if the other method mostly misses the level."""
         middle = lower_median(self.ratios(name, than))
         return middle if middle > 0 else math.nan
 
     def at_least(self, name: str, than: str = REFERENCE) -> float:
-        """Return the median of `ratios`, counting a run that never arrives with its length."""
+        """Return the median of `ratios`, with its full length for a run that never arrives."""
         return lower_median(
             [_over(min(mine, end), other) for mine, other, end in self._pairs(name, than)]
         )
 
     def _pairs(self, name: str, than: str) -> list[tuple[float, float, float]]:
-        """Return when two methods arrive, for seeds that both have, and when the first ended."""
+        """Return the arrivals of two methods at common seeds, and the end of the first method."""
         ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
         return list(zip(self.reached(name), self.reached(than), ends, strict=False))
 
     def few(self, *names: str) -> str:
-        """State the number of seeds of some methods, if others have more."""
+        """State the number of seeds of some methods if other methods have more."""
         seeds = min(len(self.runs[name]) for name in names)
         most = max(map(len, self.runs.values()))
         return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
 
     def partly(self, name: str) -> str:
-        """State how many seeds of a method arrive, if some do and others do not."""
+        """State how many seeds of a method reach the level, if only some of them do."""
         times = self.reached(name)
         there = sum(map(math.isfinite, times))
         some = 0 < there < len(times)
-        return f"; {name} gets there with {there} of {len(times)} seeds" if some else ""
+        return f"; {there} of {len(times)} seeds of {name} reach the level" if some else ""
 
     def longer(self, name: str, than: str = REFERENCE) -> str:
-        """State in words how many times longer a method takes."""
+        """State how many times longer a method takes, as text."""
         ratio = self.ratio(name, than)
         if math.isnan(ratio):
             start = sum(time == 0 for time in self.reached(than)) > len(self.runs[than]) / 2
-            return f"{than} is there from the start" if start else f"{than} does not get there"
+            return f"{than} starts below the level" if start else f"{than} never reaches the level"
         if math.isinf(ratio):
             bound = _times(self.at_least(name, than))
             return f"never (> {bound}){self.partly(name)}{self.partly(than)}"
         return _times(ratio) + _range(self.ratios(name, than)) + self.partly(than)
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Return all numbers of one method."""
+        """Return all numbers of one method as JSON."""
         runs = self.runs[name]
         return {
             "reached": {axis: self.reached(name, axis) for axis in AXES},
@@ -118,18 +119,18 @@ class Claim(Protocol):
     """A statement about a comparison."""
 
     def check(self, ranking: Ranking) -> Check:
-        """Hold the statement against a ranking."""
+        """Check the statement against a ranking."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slower:
-    """A method takes longer than NRES, or than another method; the paper may say how many times."""
+    """The claim that a method takes longer than another, by a factor if the paper gives one."""
 
     name: str
     paper: float = 1.0
     than: str = REFERENCE
     axis: str | None = None
-    """The axis to count on, if not that of the comparison."""
+    """The axis to count on; by default that of the comparison."""
     more: bool = False
     """Whether the paper says "more than"."""
 
@@ -149,7 +150,7 @@ class Slower:
 
 @dataclasses.dataclass(frozen=True)
 class Never:
-    """A method does not reach the level in its number of updates."""
+    """The claim that a method does not reach the level within its updates."""
 
     name: str
 
@@ -164,14 +165,14 @@ class Never:
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """A method reaches the level after a number of steps, as the mean over seeds.
+    """The claim that a method reaches the level after a number of steps, averaged over seeds.
 
-    Up to twice as many steps hold, and more than ten times as many fail.
+    The claim holds up to twice as many steps, and fails above ten times as many.
     """
 
     name: str
     paper: float | None = None
-    """The number of steps, if the paper gives one; otherwise any number within the budget."""
+    """The paper's number of steps; `None` accepts any number within the budget."""
     axis: str = "total_steps"
 
     def check(self, ranking: Ranking) -> Check:
@@ -182,7 +183,7 @@ class Reaches:
         if math.isinf(mean):
             end = min(float(run.at[self.axis][-1]) for run in ranking.runs[self.name])
             solved = sum(map(math.isfinite, steps))
-            some = f"; {solved} of {len(steps)} seeds do" if solved else ""
+            some = f"; {solved} of {len(steps)} seeds reach the level" if solved else ""
             grade = "weaker" if solved > len(steps) / 2 else "fails"
             return Check(about, said, f"never in {_number(end)}{some}", grade)
         grade = "holds"
@@ -193,7 +194,7 @@ class Reaches:
 
 @dataclasses.dataclass(frozen=True)
 class Attains:
-    """A method reaches a value."""
+    """The claim that a method reaches a value."""
 
     name: str
     paper: float
@@ -201,12 +202,12 @@ class Attains:
     def check(self, ranking: Ranking) -> Check:
         best = ranking.best(self.name)
         grade = "holds" if best <= self.paper else "fails"
-        return Check(f"{self.name} at best", f"{self.paper:.4g}", f"{best:.4g}", grade)
+        return Check(f"best value of {self.name}", f"{self.paper:.4g}", f"{best:.4g}", grade)
 
 
 @dataclasses.dataclass(frozen=True)
 class Better:
-    """Each of some methods reaches a lower value than each of others."""
+    """The claim that each of these methods reaches a lower value than each of those."""
 
     these: tuple[str, ...]
     those: tuple[str, ...]
@@ -216,22 +217,22 @@ class Better:
         right = [best[mine] < best[other] for mine in self.these for other in self.those]
         most = sum(right) > len(right) / 2
         text = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-        about = f"{' and '.join(self.these)} at best"
+        about = f"best value of {', '.join(self.these)}"
         grade = "holds" if all(right) else "weaker" if most else "fails"
         return Check(about, f"better than {', '.join(self.those)}", text, grade)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sooner:
-    """Each of some methods reaches the level before the next."""
+    """The claim that the methods reach the level in the given order."""
 
     names: tuple[str, ...]
     axis: str | None = None
-    """The axis to count on, if not that of the comparison."""
+    """The axis to count on; by default that of the comparison."""
 
     def check(self, ranking: Ranking) -> Check:
         axis = self.axis or ranking.axis
-        # Of as many seeds for each: the same ones, which share what is random.
+        # Compare equally many seeds of each method: the same seeds share their randomness.
         seeds = min(len(ranking.runs[name]) for name in self.names)
         alike = {name: ranking.runs[name][:seeds] for name in self.names}
         among = dataclasses.replace(ranking, runs=alike)
@@ -248,7 +249,7 @@ def _counted(axis: str) -> str:
 
 
 def _over(time: float, reference: float) -> float:
-    """Divide; zero if the reference never reaches the level, or starts below it."""
+    """Divide, or return zero if the reference never reaches the level or starts below it."""
     return time / reference if 0 < reference < math.inf else 0.0
 
 
@@ -267,7 +268,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _mean(steps: Sequence[float]) -> str:
-    """State the mean over seeds in words, with the least and the largest."""
+    """State the mean over seeds with the minimum and the maximum, as text."""
     there, (low, high) = sum(map(math.isfinite, steps)), (min(steps), max(steps))
     if 0 < there < len(steps):
         return f"{_number(low)} to never ({there} of {len(steps)} seeds)"

@@ -1,4 +1,4 @@
-"""`nres reproduce`: a figure or table of the paper, by one command."""
+"""The command `nres reproduce`, which makes a figure or table of the paper."""
 
 import shlex
 import traceback
@@ -29,46 +29,48 @@ def reproduce(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A figure's id; all, for every figure; or table, to list all checks.",
+            help="The ID of a figure, 'all' for every figure, or 'table' for a list of all checks.",
             metavar="ID",
         ),
     ] = None,
     tier: Annotated[
         str | None,
-        typer.Option(help="With all: make only the figures for a cpu, or only those for a gpu."),
+        typer.Option(help="Make only the figures for this device: cpu or gpu. Works with 'all'."),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Run this number of seeds, if not as many as planned.", min=1),
+        typer.Option(help="Run this number of seeds instead of the planned number.", min=1),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Make a small version, to see that it runs.")
+        bool,
+        typer.Option("--quick", help="Make a small version, to see that it runs."),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the results of an id in OUT/ID. "
-            "By default OUT is results, and runs/quick with --quick."
+            help="Write the results of ID to OUT/ID. "
+            "By default, OUT is results, or runs/quick with --quick."
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce a figure or table of the paper, and check the paper's claims about it.
+    """Reproduce a figure or table of the paper, and check the claims about it.
 
-    Without an ID: list the figures and tables. OUT/ID gets a drawing (PNG and SVG), the
-    measurements, and summary.json: the claim, the paper's result, and the result here. Results
-    that exist are not computed again, and an interrupted command resumes.
+    Without an ID, list all figures and tables. The command writes a drawing
+    (PNG and SVG), the measurements and summary.json (the claim, the paper's
+    result and the result here) to OUT/ID. It uses existing results, and
+    resumes where it was interrupted.
 
     Example: nres reproduce lorenz-es
     """
     folder = out or (QUICK_RESULTS if quick else RESULTS)
     console = Console()
     if tier not in (None, *TIERS):
-        raise SettingsError(f"--tier is cpu or gpu, not {tier!r}.")
+        raise SettingsError(f"--tier must be cpu or gpu, not {tier!r}.")
     if tier is not None and what != "all":
-        raise SettingsError("--tier goes with `nres reproduce all`.")
+        raise SettingsError("--tier works only with `nres reproduce all`.")
     if seeds is not None and (quick or what in (None, "table")):
-        raise SettingsError("--seeds goes with an ID or all, and not with --quick.")
+        raise SettingsError("--seeds works only with an ID or with all, and not with --quick.")
     if what is None:
         console.print(_contents(folder))
     elif what == "table":
@@ -85,7 +87,7 @@ def reproduce(
 
 
 def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
-    """Make one figure after another; one that fails does not stop the others."""
+    """Make one figure after another, and continue after one that fails."""
     failed = []
     for name in names:
         try:
@@ -95,18 +97,18 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
             failed.append(name)
         except typer.Exit:
             raise
-        except Exception:  # such as too little memory for one of them
+        except Exception:  # for example, too little memory for one of them
             traceback.print_exc()
             failed.append(name)
     if failed:
-        tell(f"not made: {', '.join(failed)}.")
+        tell(f"these figures failed: {', '.join(failed)}.")
         raise typer.Exit(1)
 
 
 def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
     console, folder = Console(quiet=quiet), out / name
     if seeds is not None and not FIGURES[name].takes_seeds:
-        raise SettingsError(f"--seeds is not for {name}, which has its own.")
+        raise SettingsError(f"--seeds does not apply to {name}, whose seeds are fixed.")
     said: list[str] = []
 
     def finish(path: Path, settings: Settings) -> Run:
@@ -124,19 +126,19 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
         say_line(f"Interrupted. {again}", console)
         raise typer.Exit(130) from None
     if not said:
-        say_line(f"Measured before, in {folder}: another --out measures anew.", console)
+        say_line(f"Used the results in {folder}. Choose another --out to measure again.", console)
     console.print(_checks(summary))
     say_line(f"Figure: {context.drawing}.png", console)
 
 
 def _check_kind(folder: Path, quick: bool) -> None:
-    """Refuse a folder of results for quick versions, and the reverse: figures share runs there."""
+    """Refuse to mix quick versions and results in one folder, where figures share runs."""
     marker = folder / "QUICK"
     small = marker.exists()
     used = small or any((folder / name).exists() for name in FIGURES)
     if used and small != quick:
-        there = "--quick versions" if small else "results"
-        raise SettingsError(f"{folder} holds {there}: choose another folder with --out.")
+        there = "--quick versions" if small else "full results"
+        raise SettingsError(f"{folder} contains {there}: choose another folder with --out.")
     if quick:
         folder.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -152,7 +154,7 @@ def _checks(summary: dict[str, Any]) -> Table:
 
 
 def _add_check(table: Table, first: list[str], check: dict[str, Any]) -> None:
-    """Add a row to a table; without a grade where the table has no column for one."""
+    """Add a check to a table, without its grade if the table has no column for it."""
     cells = [*first, check["about"], check["paper"], check["ours"], check["grade"] or ""]
     table.add_row(*map(plain, cells[: len(table.columns)]))
 
@@ -171,8 +173,10 @@ def _contents(folder: Path) -> Table:
 def _all_checks(folder: Path) -> Table:
     summaries = read_summaries(folder, FIGURES)
     if not summaries:
-        raise SettingsError(f"there are no summaries in {folder}: `nres reproduce ID` makes them.")
-    table = Table(title=plain(f"The paper, and {folder}"))
+        raise SettingsError(
+            f"there are no results in {folder}: make them with `nres reproduce ID`."
+        )
+    table = Table(title=plain(f"Claims of the paper and results in {folder}"))
     for heading in ("id", "", "paper", "here", ""):
         table.add_column(heading, no_wrap=heading == "id")
     for name in FIGURES:

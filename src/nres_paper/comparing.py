@@ -1,4 +1,4 @@
-"""Carry out a comparison: every run once, kept in one file, and ranked."""
+"""Carry out the runs of a comparison, store them in one file, and rank them."""
 
 import dataclasses
 import math
@@ -23,13 +23,13 @@ from nres.runs import (
 from nres_paper.claims import REFERENCE, Ranking
 from nres_paper.comparisons import Comparison
 
-# The size of a quick version, which only shows that the command runs.
+# The size of a quick version.
 QUICK_UPDATES, QUICK_WORKERS, QUICK_WINDOW, QUICK_HORIZON = 4, 2, 10, 20
 
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """A run that has ended, as it is kept: its settings, its machine, and its evaluations."""
+    """A finished run: its settings, its machine and its evaluations."""
 
     name: str
     """The name of its `PlannedRun` in the comparison."""
@@ -40,7 +40,7 @@ class FinishedRun:
 
     @classmethod
     def of(cls, name: str, run: Run) -> "FinishedRun":
-        """Take from a run folder what is kept."""
+        """Read a finished run from its folder."""
         entries = (e | {"seconds": round(e["seconds"], 4)} for e in evaluated(run))
         config = run.config
         return cls(name, run.settings, config["device"], config["versions"], tuple(entries))
@@ -51,23 +51,23 @@ class FinishedRun:
         return Evaluations.read(self.entries)
 
     def lines(self) -> tuple[dict[str, Any], ...]:
-        """Return the run as lines of JSON: one about it, then one for each evaluation."""
-        # Files call the name `entrant`, since the first results were published.
+        """Return the run as lines of JSON: one that describes it, then one per evaluation."""
+        # Published files call the name `entrant`.
         about = {"entrant": self.name, "settings": self.settings.to_json()}
         return about | {"device": self.device, "versions": self.versions}, *self.entries
 
 
 def write_runs(path: Path, runs: Sequence[FinishedRun], before: Sequence[FinishedRun] = ()) -> None:
-    """Write runs to one file: for each run a line about it, then its evaluations.
+    """Write runs to one file: for each run, a line that describes it, then its evaluations.
 
-    Runs in `before` that are not among `runs` stay.
+    The file also keeps the runs in `before` that are not among `runs`.
     """
     others = [run for run in before if find_run(run.settings, runs) is None]
     write_lines(path, (line for run in [*runs, *others] for line in run.lines()))
 
 
 def read_runs(path: Path) -> list[FinishedRun]:
-    """Read the runs that `write_runs` wrote; without a file there are none."""
+    """Read the runs that `write_runs` wrote, or none if there is no file."""
     found: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for line in read_lines(path):
         if "settings" in line:
@@ -75,7 +75,9 @@ def read_runs(path: Path) -> list[FinishedRun]:
         elif found:
             found[-1][1].append(line)
         else:
-            raise MetricsError(f"{path} is not a file of results: it does not begin with a run.")
+            raise MetricsError(
+                f"{path} is not a file of results: its first line does not describe a run."
+            )
     return [
         FinishedRun(
             about["entrant"],
@@ -122,16 +124,18 @@ def run_comparison(
     finished: Callable[[Path, Settings], Run],
     say: Callable[[str], Any],
 ) -> list[FinishedRun]:
-    """Carry out the runs of a comparison that are not there yet.
+    """Carry out the runs of a comparison that have no results yet.
 
-    **Arguments:**
+    Args:
+        comparison: The runs and their settings.
+        folder: The folder of the results. Unfinished runs are in its subfolder `runs`.
+        seeds: The number of seeds; `None` for the planned number.
+        quick: Whether to make tiny runs instead.
+        finished: A function that starts or resumes the run with these settings in a folder.
+        say: A function that is called with a line of text before each run.
 
-    - `comparison`: the runs and their settings.
-    - `folder`: the folder of its results; runs under way are in `runs` there.
-    - `seeds`: the number of seeds, if not as many as planned.
-    - `quick`: whether to make tiny runs instead.
-    - `finished`: carries out the run with these settings in a folder, from where it was.
-    - `say`: called with a sentence before each run.
+    Returns:
+        All runs of the comparison, old and new.
     """
     chosen = _seeds(comparison, 1 if quick else seeds)
     plan = [
@@ -146,12 +150,12 @@ def run_comparison(
             comparison, run.name, run.settings.seed, quick
         ):
             raise SettingsError(
-                f"{file} holds other results, such as those of {run.name}: choose another folder "
-                "with --out."
+                f"{file} contains runs with other settings, for example {run.name}: choose another "
+                "folder with --out."
             )
     if comparison.shares is not None:
         known += read_runs(folder.parent / comparison.shares / "metrics.jsonl")
-    # Everything is built once before anything runs, so that a mistake in the last shows at once.
+    # Build everything before anything runs, so that a mistake in the last run shows at once.
     for settings in {name: one for name, one in plan if not find_run(one, known)}.values():
         build(settings)
     return carry_out(plan, folder, known, finished, say)
@@ -164,11 +168,11 @@ def carry_out(
     finished: Callable[[Path, Settings], Run],
     say: Callable[[str], Any],
 ) -> list[FinishedRun]:
-    """Carry out the runs, by name, that are not known yet; all are kept in `metrics.jsonl`."""
+    """Carry out the runs of a plan that are not known yet, and store all in `metrics.jsonl`."""
     file = folder / "metrics.jsonl"
     runs: list[FinishedRun] = []
     for number, (name, settings) in enumerate(plan, start=1):
-        # Quick versions of different runs may be the same run.
+        # Quick versions of different runs may coincide.
         found = find_run(settings, [*known, *runs])
         new = found is None
         if found is None:
@@ -177,18 +181,18 @@ def carry_out(
             found = FinishedRun.of(name, finished(path, settings))
         runs.append(dataclasses.replace(found, name=name))
         if new or number == len(plan):
-            # There may be more seeds than are asked for now, or than there were at the beginning.
+            # The file may contain more seeds than were asked for, or have gained some meanwhile.
             write_runs(file, runs, read_runs(file))
     return runs
 
 
 def find_run(settings: Settings, runs: Sequence[FinishedRun]) -> FinishedRun | None:
-    """Return the run with these settings, if it is there."""
+    """Return the run with these settings, or `None`."""
     return next((run for run in runs if run.settings == settings), None)
 
 
 def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
-    """Rank the runs of a comparison at its level, which may follow from those of NRES."""
+    """Rank the runs of a comparison at its level, which by default the runs of NRES define."""
     smooth: dict[str, list[Evaluations]] = {}
     for run in runs:
         smooth.setdefault(run.name, []).append(run.evaluations.smoothed(comparison.smooth))
@@ -196,12 +200,12 @@ def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
     if level is None:
         level = early_level(smooth[REFERENCE], comparison.early)
     if not math.isfinite(level):
-        raise RunError(f"{REFERENCE} was never evaluated to a number: there is nothing to compare.")
+        raise RunError(f"no evaluation of {REFERENCE} is finite: there is nothing to compare with.")
     return Ranking(smooth, level, comparison.axis)
 
 
 def _seeds(comparison: Comparison, count: int | None) -> tuple[int, ...]:
-    """Return as many seeds as asked for: those planned, and then the numbers after them."""
+    """Return the planned seeds, or `count` seeds: the planned ones, then consecutive numbers."""
     if count is None:
         return comparison.seeds
     more = range(comparison.seeds[-1] + 1, comparison.seeds[-1] + 1 + count)

@@ -1,4 +1,4 @@
-"""The figure of a comparison: learning curves, and times to any level relative to NRES."""
+"""Figure of a comparison: learning curves, and times to any level relative to NRES."""
 
 import math
 from pathlib import Path
@@ -21,12 +21,12 @@ from nres.runs import AXES, curve, lower_median
 from nres_paper.claims import REFERENCE, Ranking, Slower
 from nres_paper.comparisons import Comparison
 
-# The number of levels, among those that NRES passes.
+# The number of levels at which methods are compared with NRES.
 LEVELS = 60
 
 
 def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> None:
-    """Draw a comparison as PNG and SVG; `path` has no ending."""
+    """Draw a comparison as PNG and SVG. `path` has no suffix."""
     figure = Figure(figsize=(12, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     styles, scale = _styles(comparison), comparison.scale
@@ -34,10 +34,10 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
         if comparison.runs[name].asymptote:
             end = float(np.mean([run.values[len(run.values) * 3 // 4 :].mean() for run in runs]))
             style = styles[name] | {"ls": (0, (1, 1.5)), "lw": 1.4}
-            left.axhline(end * scale, label=f"{name}, at the end", **style)
+            left.axhline(end * scale, label=f"{name}, final value", **style)
             continue
         drawn = curve(runs, comparison.axis)
-        # A logarithm knows no zero: the start itself is left out.
+        # A logarithmic axis has no zero, so leave the start out.
         x, mean, low, high = (
             part[drawn.x > 0] for part in (drawn.x, drawn.mean, drawn.low, drawn.high)
         )
@@ -54,9 +54,9 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
         left.set_ylim(0.95 * least * scale, comparison.top)
     seeds = max(map(len, ranking.runs.values()))
     left.set_title(
-        f"running median of {comparison.smooth}" * (comparison.smooth > 1)
-        + ", " * (comparison.smooth > 1 and seeds > 1)
-        + "band: from the least seed to the largest" * (seeds > 1),
+        f"Running median of {comparison.smooth}" * (comparison.smooth > 1)
+        + ". " * (comparison.smooth > 1 and seeds > 1)
+        + "Band: range over seeds" * (seeds > 1),
         fontsize="medium",
     )
     _longer(comparison, ranking, styles, right)
@@ -70,7 +70,7 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
 def _longer(
     comparison: Comparison, ranking: Ranking, styles: dict[str, dict[str, Any]], panel: Axes
 ) -> None:
-    """Draw how many times longer than NRES each run takes, to all levels that NRES passes."""
+    """Draw the time of each run relative to NRES, for all levels that NRES reaches."""
     reference = ranking.runs[REFERENCE]
     best = max(run.least() for run in reference)
     start = lower_median([run.least(0.01) for run in reference])
@@ -85,7 +85,7 @@ def _longer(
         if np.isfinite(ratios).any():
             panel.set_yscale("log")
             panel.plot(levels * comparison.scale, ratios, **styles[name])
-    said: dict[float, str] = {}  # of several at the same height, the first is named
+    said: dict[float, str] = {}  # of several claims at the same height, name the first
     for claim in comparison.claims:
         if isinstance(claim, Slower) and claim.paper > 1:
             said.setdefault(claim.paper, claim.name)
@@ -105,18 +105,18 @@ def _longer(
     panel.axvline(ranking.level * comparison.scale, color="black", lw=0.8, ls=":")
     unit = comparison.runs[REFERENCE].label or REFERENCE
     panel.set(
-        xlabel=f"{comparison.shown} to reach",
-        ylabel=f"{AXES[comparison.axis]},\nin those of {unit}",
+        xlabel=f"{comparison.shown} to reach (level)",
+        ylabel=f"{AXES[comparison.axis]},\nrelative to {unit}",
     )
     if panel.get_yscale() == "log":
         plain_numbers(panel.yaxis, "×")
-    panel.set_title("a line ends where a method never gets there", fontsize="medium")
+    panel.set_title("A line ends where a method never reaches the level", fontsize="medium")
     if comparison.scale > 0:
         panel.invert_xaxis()
 
 
 def _styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Give runs the colour of their method; variants are dashed, in lighter and lighter shades."""
+    """Give runs the colour of their method, and variants dashes and ever lighter shades."""
     styles = {}
     variants: dict[str, list[str]] = {}
     for name, run in comparison.runs.items():

@@ -1,4 +1,4 @@
-"""All figures and tables that `nres reproduce` makes, by name."""
+"""Figures and tables that `nres reproduce` makes, by name."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,8 +16,8 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "lorenz-paths": lorenz.PATHS,
         **{name: of_comparison(comparison) for name, comparison in COMPARISONS.items()},
         "halfcheetah-starts": starts.STARTS_FIGURE,
-        "variance-K": of_periods(_LEARNED, "gpu", "fig:variance"),
-        "variance-fulles": of_full_es(_LEARNED, "gpu", "fig:nres_vs_fulles"),
+        "variance-K": of_periods(_LEARNED, "gpu", "Figure 3"),
+        "variance-fulles": of_full_es(_LEARNED, "gpu", "Figure 4 (b)"),
         "variance-lorenz-K": of_periods(_LORENZ, "cpu"),
         "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu"),
         "learned-optimizer": learning.LEARNED,

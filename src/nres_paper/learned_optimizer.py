@@ -1,4 +1,4 @@
-"""Learned optimizers [exp:lopt]: their loss surface, and tuned optimizers to compare with."""
+"""Learned optimizers: drawings of their loss, and tuned optimizers to compare with."""
 
 import dataclasses
 import math
@@ -54,7 +54,7 @@ def landscape_figure(
     norms: dict[str, list[float]],
     path: Path,
 ) -> None:
-    """Draw the loss along a line through each of some parameters, and the gradient's norm."""
+    """Draw the loss along a line through the given parameters, and the norm of the gradient."""
     figure = Figure(figsize=(4.4 * (1 + len(losses)), 3.8), layout="constrained")
     *lines, gradient = figure.subplots(1, 1 + len(losses))
     for panel, (name, values), colour in zip(lines, losses.items(), COLOURS, strict=False):
@@ -66,7 +66,7 @@ def landscape_figure(
         ylabel="norm of the gradient",
         xscale="log",
         yscale="log",
-        title="the exact gradient",
+        title="The exact gradient",
     )
     gradient.legend(frameon=False)
     for panel in (*lines, gradient):
@@ -115,7 +115,7 @@ def tuned(system: LearnedOptimizerSystem) -> dict[str, TunedOptimizer]:
 
 
 def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedOptimizerSystem]:
-    """Return the same task with other initial models and other sequences of batches."""
+    """Return copies of the task with other initial models and other sequences of batches."""
     return [
         LearnedOptimizerSystem(
             system.task, system.optimizer, horizon=system.horizon, key=jax.random.key(seed)
@@ -127,29 +127,29 @@ def other_sequences(system: LearnedOptimizerSystem, count: int) -> list[LearnedO
 def learned_figure(
     learned: Evaluations, curves: dict[str, Float[np.ndarray, " horizon"]], path: Path
 ) -> None:
-    """Draw how an optimizer was learned, and the learning curves of models trained with it."""
+    """Draw the meta-training of an optimizer, and learning curves of models trained with it."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     outer, inner = figure.subplots(1, 2)
     outer.plot(learned.at["update"][1:], learned.values[1:], color=RED)
-    outer.axhline(math.log(10), color="black", lw=0.8, ls=":", label="guessing")
+    outer.axhline(math.log(10), color="black", lw=0.8, ls=":", label="loss of guessing")
     outer.set(
         xlabel="updates of NRES",
         ylabel="mean loss over 1000 steps",
         xscale="log",
-        title=f"Learning the optimizer, from a loss of {learned.values[0]:.3g}",
+        title=f"Meta-training, from a loss of {learned.values[0]:.3g}",
     )
     log_if_positive(outer)
     outer.legend(frameon=False)
     for (name, curve), colour in zip(curves.items(), COLOURS, strict=True):
-        # Every batch is another: a mean over fifty makes the curve readable.
+        # Every step uses another batch: a mean over fifty steps makes the curve readable.
         over = min(50, len(curve))
         mean = np.convolve(curve, np.ones(over) / over, mode="valid")
         inner.plot(np.arange(len(mean)) + over, mean, label=name, color=colour)
     inner.set(
-        xlabel="steps of training the model",
+        xlabel="training steps of the model",
         ylabel="validation loss",
         yscale="log",
-        title="Learning by the optimizer, on its own task",
+        title="Training a model with each optimizer",
     )
     inner.legend(frameon=False)
     ticks = [0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0]

@@ -1,4 +1,4 @@
-"""Learned optimizers [exp:lopt]: the landscape of their loss, and one compared with tuned ones."""
+"""Figures about learned optimizers: the loss landscape, and a comparison with tuned optimizers."""
 
 import hashlib
 import json
@@ -28,9 +28,15 @@ from nres_paper.reproduction import Context, PaperFigure, Result, first_and_othe
 
 _system = SYSTEMS["learned-optimizer"].make
 
+# The places where the landscape is measured: their names in the files, and in texts.
+_SHOWN = {
+    "at a fresh start": "at random initial parameters",
+    "at a learned optimizer": "at a learned optimizer",
+}
+
 
 def _landscape(context: Context) -> Result:
-    """Follow the loss from a fresh start, and from a learned optimizer if there is one."""
+    """Measure the loss along a line through initial and through learned parameters."""
     system = _system(horizon=20 if context.quick else 1000)
     at, along = jax.random.split(jax.random.key(LEARNED_START))
     thetas = {"at a fresh start": system.initial_theta(at)}
@@ -39,7 +45,7 @@ def _landscape(context: Context) -> Result:
         thetas["at a learned optimizer"] = read_optimizer(learned)[1]
     elif not context.quick:
         raise SettingsError(
-            f"there is no {learned} to look around: `nres reproduce learned-optimizer` makes it."
+            f"{learned} does not exist: make it with `nres reproduce learned-optimizer`."
         )
     marks = {name: _mark(theta) for name, theta in thetas.items()}
     direction = jax.random.normal(along, thetas["at a fresh start"].shape)
@@ -55,12 +61,12 @@ def _landscape(context: Context) -> Result:
         before = json.loads(file.read_text(encoding="utf-8"))
         if all(before.get(name) == found[name] for name in ("distance", "horizon", "theta")):
             found = before
-    # In full single precision: what is jagged should be the loss, not its rounding.
+    # Full single precision, so that the loss is jagged and not its rounding.
     with jax.default_matmul_precision("highest"):
         for name, theta in thetas.items():
             if name in found["loss"]:
                 continue
-            context.say(f"the loss {name}")
+            context.say(f"measuring the loss {_SHOWN[name]}")
             began = time.perf_counter()
             along_line = learned_optimizer.landscape(system, theta, direction, distances)
             found["loss"][name] = along_line.tolist()
@@ -69,17 +75,23 @@ def _landscape(context: Context) -> Result:
             ]
             found["seconds"] += time.perf_counter() - began
             write_json(file, found)
-    # What is no number is kept as nothing, and is larger than any.
+    # The file has `null` for values that are not finite; they count as infinite.
     losses = {
         name: np.nan_to_num(np.array(values, float), nan=np.inf, posinf=np.inf)
         for name, values in found["loss"].items()
     }
     norms = found["gradient_norm"]
-    learned_optimizer.landscape_figure(distances, losses, horizons, norms, context.drawing)
+    learned_optimizer.landscape_figure(
+        distances,
+        {_SHOWN[name].capitalize(): values for name, values in losses.items()},
+        horizons,
+        {_SHOWN[name].capitalize(): values for name, values in norms.items()},
+        context.drawing,
+    )
     minima = {name: local_minima(values) for name, values in losses.items()}
     checks = tuple(
         Check(
-            f"local minima among {len(distances)} points, {name}",
+            f"local minima among {len(distances)} points, {_SHOWN[name]}",
             "jagged",
             str(count),
             "holds" if count > 10 else "fails",
@@ -91,7 +103,7 @@ def _landscape(context: Context) -> Result:
 
 
 def _mark(theta: Any) -> str:
-    """Return a digest that tells parameters from others."""
+    """Return a digest that identifies parameters."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(theta):
         digest.update(np.asarray(leaf).tobytes())
@@ -99,7 +111,7 @@ def _mark(theta: Any) -> str:
 
 
 def _learned(context: Context) -> Result:
-    """Learn an optimizer with NRES, and compare it with tuned ones on its own task."""
+    """Learn an optimizer with NRES, and compare it with tuned optimizers on its task."""
     updates = 4 if context.quick else 240_000
     given: dict[str, Any] = {"workers": 2, "options": {"horizon": 20}} if context.quick else {}
     settings = resolve(
@@ -131,9 +143,9 @@ def _learned(context: Context) -> Result:
     }
     best = min((name for name in means if name != "learned"), key=means.__getitem__)
     check = Check(
-        "mean loss over its own task",
+        "mean loss on its own task",
         "not in the paper",
-        f"learned {means['learned']:.3f}, {best} {means[best]:.3f}",
+        f"learned: {means['learned']:.3f}; {best}: {means[best]:.3f}",
         "holds" if means["learned"] < means[best] else "fails",
     )
     return Result(
@@ -147,14 +159,14 @@ def _learned(context: Context) -> Result:
 
 
 def _compared(context: Context, system: LearnedOptimizerSystem, theta: Any) -> dict[str, Any]:
-    """Measure the learning curves of a learned optimizer and of tuned ones, once."""
+    """Measure the learning curves of a learned optimizer and of tuned ones, or read them."""
     file, mark = context.folder / "measured.json", _mark(theta)
     if file.exists():
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["theta"] == mark:
             return found
     began = time.perf_counter()
-    context.say("comparing it with tuned optimizers")
+    context.say("comparing the learned optimizer with tuned ones")
     optimizers = {
         "learned": learned_optimizer.TunedOptimizer(system.optimizer, theta),
         **learned_optimizer.tuned(system),
@@ -179,13 +191,14 @@ def _compared(context: Context, system: LearnedOptimizerSystem, theta: Any) -> d
 
 
 LANDSCAPE = PaperFigure(
-    "fig:loss",
+    "Figure 1 (a)",
     "The loss of a learned optimizer along a random direction is jagged.",
     "gpu",
     _landscape,
-    "At a fresh start it has cliffs, and its exact gradient grows with every step that is "
-    "differentiated. After some learning it is jagged, but by less than a hundredth of its value, "
-    "and the gradient grows no more after 100 steps. The paper does not say where it looked.",
+    "At random initial parameters, the loss has cliffs, and its exact gradient grows with every "
+    "step of backpropagation. After some learning, the loss is jagged, but by less than a "
+    "hundredth of its value, and the gradient stops growing after 100 steps. The paper does not "
+    "state at which parameters it measures.",
 )
 LEARNED = PaperFigure(
     "",

@@ -1,4 +1,4 @@
-"""Lorenz [subsec:lorenz]: its loss surface, and the paths that estimators take over it."""
+"""Figures about Lorenz: its loss surface, and the paths of estimators on it."""
 
 import itertools
 import time
@@ -19,13 +19,13 @@ from nres_paper.reproduction import Context, PaperFigure, Result, first_and_othe
 
 
 def local_minima(values: np.ndarray) -> int:
-    """Count the numbers that are less than both of their neighbours."""
+    """Count the values that are less than both of their neighbours."""
     middle = values[1:-1]
     return int(((middle < values[:-2]) & (middle < values[2:])).sum())
 
 
 def _surface(context: Context) -> Result:
-    context.say("the loss on a grid")
+    context.say("computing the loss on a grid")
     began = time.monotonic()
     system = Lorenz()
     points = 41 if context.quick else 500
@@ -59,7 +59,7 @@ PERIODS = (100, 200, 500, 1000, 2000)
 
 
 def _paths(context: Context) -> Result:
-    """Train with one learning rate for all, so that only the variance differs."""
+    """Train with the same learning rate for every K, so that only the variance differs."""
     seeds = context.seeds or (1 if context.quick else 5)
     updates, workers = (4, 2) if context.quick else (1000, 200)
     periods = (PERIODS[0], PERIODS[-1]) if context.quick else PERIODS
@@ -90,7 +90,7 @@ def _paths(context: Context) -> Result:
             rows.append(row | {"seconds": result.state.seconds, **evals})
             write_lines(file, rows)
     rows = [row for row in rows if row["seed"] < seeds]
-    # How far it travelled, whatever for: a path without noise would be as long as it has to be.
+    # Noise lengthens a path, so the length measures the variance.
     lengths = {k: [_length(row) for row in rows if row["period"] == k] for k in periods}
     _paths_figure(system, rows, lengths, 41 if context.quick else 200, context.drawing)
     means = {k: float(np.mean(values)) for k, values in lengths.items()}
@@ -135,14 +135,14 @@ def _paths_figure(
 
 
 SURFACE = PaperFigure(
-    "app_fig:lorenz_loss_surface",
-    "The training loss of Lorenz is extremely sensitive, with many local minima.",
+    "Figure 8",
+    "The training loss of Lorenz is extremely sensitive to the parameters, with many local minima.",
     "cpu",
     _surface,
 )
 PATHS = PaperFigure(
-    "fig:lorenz",
-    "Of GPES with different periods K at one learning rate, NRES takes the smoothest path.",
+    "Figure 5 (a)",
+    "Among GPES with different periods K at one learning rate, NRES takes the smoothest path.",
     "cpu",
     _paths,
     takes_seeds=True,

@@ -1,4 +1,4 @@
-"""One figure or table: how it is made, and the summary that checks it against the paper."""
+"""Figures and tables of the paper, and the summaries that compare them with results here."""
 
 import dataclasses
 import json
@@ -18,40 +18,40 @@ NOT_RUN = "not run yet"
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """The folder and the options with which a figure is made."""
+    """Folder and options for making a figure."""
 
     folder: Path
-    """The folder of its results; those of other figures are beside it."""
+    """The folder of its results, next to those of the other figures."""
     name: str
     quick: bool
-    """Whether to make a small version, to see that it runs."""
+    """Whether to make a small version that only shows that the command runs."""
     seeds: int | None
-    """The number of seeds, if not as many as planned."""
+    """The number of seeds; `None` for the planned number."""
     finished: Callable[[Path, Settings], Run]
-    """Carries out a run in a folder, from its beginning or from where it was interrupted."""
+    """A function that starts or resumes the run with these settings in a folder."""
     say: Callable[[str], Any]
-    """Called with a sentence about what comes next."""
+    """A function that is called with a line of text about the next task."""
 
     @property
     def command(self) -> str:
-        """The shell command that makes it."""
+        """The shell command that makes the figure."""
         asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
         return f"nres reproduce {self.name}{asked}"
 
     @property
     def drawing(self) -> Path:
-        """The path of the drawing, without its ending."""
+        """The path of the drawing, without its suffix."""
         return self.folder / self.name
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The checks and the numbers of a figure, and how they were computed."""
+    """Checks and numbers of a figure, and the devices and versions that computed them."""
 
     checks: tuple[Check, ...]
     numbers: dict[str, Any]
     seconds: float | None
-    """Seconds of computing, without evaluations; `None` if they are not known."""
+    """The seconds of computing, without evaluations; `None` if unknown."""
     seeds: int = 1
     device: dict[str, Any] = dataclasses.field(default_factory=device)
     versions: dict[str, Any] = dataclasses.field(default_factory=versions)
@@ -59,22 +59,22 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class PaperFigure:
-    """A figure or table of the paper, or one that belongs beside them."""
+    """A figure or table of the paper, or an additional one."""
 
     label: str
-    """Its label in the paper's source; empty if it is not in the paper."""
+    """The figure or table of the paper, for example `Figure 8`; empty for additional ones."""
     claim: str
     tier: str
-    """The device on which it takes minutes rather than days: `cpu` or `gpu`."""
+    """The device on which the figure takes minutes rather than days: `cpu` or `gpu`."""
     make: Callable[[Context], Result]
     remark: str = ""
     """Notes for the reader."""
     takes_seeds: bool = False
-    """Whether the number of seeds may be chosen."""
+    """Whether the user may choose the number of seeds."""
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:
-    """Make a figure of a comparison."""
+    """Return the figure of a comparison."""
 
     def make(context: Context) -> Result:
         runs = run_comparison(
@@ -105,13 +105,13 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
             **metadata_of(runs),
         )
 
-    remark = " ".join(filter(None, (comparison.remark, comparison.start)))
+    remark = " ".join(filter(None, (comparison.start, comparison.remark)))
     about = comparison.label, comparison.claim, comparison.tier
     return PaperFigure(*about, make, remark, takes_seeds=True)
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """Collect seconds, devices and versions of the runs that a result rests on."""
+    """Collect the seconds, devices and versions of the runs behind a result."""
     return {
         "seconds": sum(run.entries[-1]["seconds"] for run in runs),
         "device": first_and_others([run.device for run in runs]),
@@ -120,7 +120,7 @@ def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
 
 
 def first_and_others(metadata: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the metadata of the first run, with those of runs that differ under `others`."""
+    """Return the first metadata, with all that differ from it under `others`."""
     first, *others = [one for i, one in enumerate(metadata) if one not in metadata[:i]]
     return first | {"others": others} if others else first
 
@@ -129,11 +129,11 @@ def place(device: dict[str, Any]) -> str:
     """Name a device in words."""
     if device["backend"] != "cpu":
         return str(device["kind"])
-    return f"{device['processors']} processors" if "processors" in device else "processors"
+    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
 
 
 def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
-    """Make a figure, and write `summary.json`: the paper's claim, and the results."""
+    """Make a figure, and write the paper's claim and the results to `summary.json`."""
     result = figure.make(context)
     summary = {
         "id": context.name,
@@ -160,7 +160,7 @@ _TOO_SMALL = "too small to tell"
 
 
 def _to_json(check: Check, quick: bool) -> dict[str, Any]:
-    """Return a check as JSON; a quick version is too small for a grade."""
+    """Return a check as JSON, without a grade for a quick version, which is too small."""
     return dataclasses.asdict(check) | ({"grade": None} if quick else {})
 
 
@@ -171,17 +171,17 @@ def _verdict(figure: PaperFigure, context: Context, result: Result) -> str:
 
 
 def verdict_line(summary: dict[str, Any]) -> str:
-    """State the verdict on the claim in words."""
+    """State the verdict on the claim as text."""
     found = summary["reproduced"]
     if found == _TOO_SMALL:
-        return "A quick version, to see that the command runs: it is too small for a verdict."
+        return "This quick version shows that the command runs. It is too small for a verdict."
     return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
 
 
 def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Read the summaries in a folder of results, in the order of the names.
 
-    A figure that was not run yet has none, and is left out.
+    Figures without results are left out.
     """
     files = {name: folder / name / "summary.json" for name in names}
     found = {}
@@ -194,6 +194,6 @@ def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str
             found[name] = {}
         if not found[name].keys() >= {"checks", "reproduced"}:
             raise MetricsError(
-                f"{file} is damaged: delete it, and `nres reproduce {name}` writes it anew."
+                f"{file} is damaged: delete it and run `nres reproduce {name}` to write it again."
             )
     return found

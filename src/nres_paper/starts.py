@@ -1,4 +1,4 @@
-"""HalfCheetah from different starts: the return of NRES in the first 250 updates."""
+"""Figure of HalfCheetah with different initial parameters, trained by NRES for 250 updates."""
 
 from typing import Any
 
@@ -38,9 +38,9 @@ def _make(context: Context) -> Result:
     solved = sum(bool((_returns(run) >= THRESHOLD).any()) for run in runs)
     still = sum(abs(value) < 10 for value in returns.values())
     check = Check(
-        "starts from which HalfCheetah is solved in 3 million steps",
+        "initial parameters from which NRES solves HalfCheetah in 3 million steps",
         "solved in 5.81e+06 steps on average over 5 seeds",
-        f"{solved} of {len(runs)}; from {still} the policy does not move",
+        f"{solved} of {len(runs)}; from {still} of them, the policy does not move",
         "holds" if solved > len(runs) / 2 else "weaker" if solved else "fails",
     )
     return Result((check,), {"return_by_start": returns}, **metadata_of(runs))
@@ -61,10 +61,11 @@ def _draw(runs: list[FinishedRun], context: Context) -> None:
             color=COLOURS["NRES"] if chosen else "#888888",
             lw=2 if chosen else 1,
             zorder=3 if chosen else 2,
-            label=f"start {start}" if chosen else "other starts" if start == 0 else None,
+            label="best initial parameters" if chosen else "others" if start == 0 else None,
         )
     panel.axhline(THRESHOLD, color="black", lw=0.8, ls=":", label="solved")
-    panel.set(xlabel="total unroll steps", ylabel="return", title="NRES on HalfCheetah")
+    panel.set(xlabel="total unroll steps", ylabel="return")
+    panel.set_title(f"NRES on HalfCheetah from {len(runs)} initial parameters")
     panel.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
     save_drawing(figure, context.drawing)
@@ -72,7 +73,8 @@ def _draw(runs: list[FinishedRun], context: Context) -> None:
 
 STARTS_FIGURE = PaperFigure(
     "",
-    "How fast NRES solves HalfCheetah depends on where it starts, of which the paper says nothing.",
+    "The speed of NRES on HalfCheetah depends on the initial parameters, which the paper does not "
+    "state.",
     "cpu",
     _make,
 )

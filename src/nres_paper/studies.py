@@ -1,4 +1,4 @@
-"""The variance of estimators along a run of PES [fig:variance, fig:nres_vs_fulles]."""
+"""Figures about the variance of estimators along a training run with PES."""
 
 import dataclasses
 import itertools
@@ -17,19 +17,26 @@ from nres_paper.claims import Check
 from nres_paper.reproduction import Context, PaperFigure, Result
 
 _Rows = dict[int, tuple[Row, ...]]
+_NAMES = {"learned-optimizer": "the learned optimizer", "lorenz": "Lorenz"}
 
-# By ten thousands of updates, as in the paper's table.
+# After 10,000, 20,000, ..., 80,000 updates, from Figure 4 (b) of the paper.
 PAPER_NRES = (1.47, 15.74, 4.28, 3.20, 4.47, 4.42, 5.33, 6.62)
 PAPER_FULLES = (864.34, 513.50, 201.38, 684.85, 181.06, 288.61, 448.30, 154.86)
 PAPER_RATIOS = [full / nres for full, nres in zip(PAPER_FULLES, PAPER_NRES, strict=True)]
 
 
 def of_periods(system: str, tier: str, label: str = "") -> PaperFigure:
-    """Total variance of GPES against its period; `label` is its label in the paper, if any."""
+    """Return the figure of the total variance of GPES over its period.
+
+    Args:
+        system: The name of the system.
+        tier: The device that the figure needs: `cpu` or `gpu`.
+        label: The figure of the paper; empty if the paper has none.
+    """
 
     def make(context: Context) -> Result:
         study, horizon, rows, metadata = _along_pes(context, system, with_fulles=False)
-        title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+        title = _title(system, horizon, study)
         periods_figure(rows, title, context.drawing)
         falls = [
             all(a.variance >= b.variance for a, b in itertools.pairwise(some))
@@ -37,28 +44,34 @@ def of_periods(system: str, tier: str, label: str = "") -> PaperFigure:
         ]
         least = [min(some, key=lambda r: r.variance).method == "NRES" for some in rows.values()]
         checks = (
-            _share("checkpoints where variance falls with every longer K", falls, label),
-            _share("checkpoints where NRES has the least", least, label),
+            _share("checkpoints at which the variance falls as K grows", falls, label),
+            _share("checkpoints at which NRES has the least variance", least, label),
         )
         ratios = [_variance(some, "PES") / _variance(some, "NRES") for some in rows.values()]
         return Result(checks, {"pes_over_nres": ratios}, **metadata)
 
-    claim = f"On {system}, total variance falls with K at every checkpoint; NRES has the least."
+    claim = (
+        f"On {_NAMES[system]}, the total variance falls as K grows at every checkpoint, and NRES "
+        "has the least."
+    )
     return PaperFigure(label, claim, tier, make)
 
 
 def of_full_es(system: str, tier: str, label: str = "") -> PaperFigure:
-    """Total variance of T/W estimates of NRES, and of one of FullES; `label` as above."""
+    """Return the figure of the variance of T/W estimates of NRES and one estimate of FullES.
+
+    The arguments are those of `of_periods`.
+    """
     low, high = min(PAPER_RATIOS), max(PAPER_RATIOS)
 
     def make(context: Context) -> Result:
         study, horizon, rows, metadata = _along_pes(context, system, with_fulles=True)
         pairs = {update: variance.equal_compute(some, horizon) for update, some in rows.items()}
-        title = f"{system}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
+        title = _title(system, horizon, study)
         variance.fulles_figure(pairs, title, context.drawing)
         ratios = [full.variance / nres.variance for nres, full in pairs.values()]
         text = f"{min(ratios):.3g} to {max(ratios):.3g}×"
-        # As large as the paper's: half of its least is reached everywhere.
+        # The claim holds if every ratio is at least half of the paper's least.
         enough, some = (low / 2, min(ratios)) if label else (1, max(ratios))
         grade = "holds" if min(ratios) > enough else "weaker" if some > 1 else "fails"
         said = f"{low:.3g} to {high:.3g}×" if label else "not in the paper"
@@ -66,16 +79,23 @@ def of_full_es(system: str, tier: str, label: str = "") -> PaperFigure:
         return Result((check,), {"fulles_over_nres": ratios}, **metadata)
 
     claim = (
-        f"On {system}, the average of T/W estimates of NRES has less variance than one of FullES"
+        f"On {_NAMES[system]}, the average of T/W estimates of NRES has less variance than one "
+        "estimate of FullES"
     )
     claim += f": {low:.3g} to {high:.3g} times less." if label else "."
     remark = (
-        "Along a trajectory of our own: how large the ratio is depends on where one looks."
+        "The ratio depends on the parameters, which here come from a training run of our own."
         if label
-        else "The theorem promises less variance where the gradients of an episode's windows point "
-        "in similar directions: so it comes out at most of these parameters, but not at all."
+        else "The theorem guarantees less variance where the gradients of an episode's windows "
+        "point in similar directions. NRES has less variance at most of these parameters, but not "
+        "at all of them."
     )
     return PaperFigure(label, claim, tier, make, remark)
+
+
+def _title(system: str, horizon: int, study: variance.Study) -> str:
+    name = _NAMES[system].removeprefix("the ").capitalize()
+    return f"{name}: T = {horizon}, W = {study.window}, sigma = {study.sigma:g}"
 
 
 def _share(about: str, right: list[bool], label: str) -> Check:
@@ -89,7 +109,7 @@ def _variance(rows: tuple[Row, ...], method: str) -> float:
 
 
 def _training(settings: dict[str, Any]) -> dict[str, Any]:
-    """Select the settings that determine the checkpoints of a run, not its evaluations."""
+    """Select the settings that determine the checkpoints of a run but not its evaluations."""
     names = ("system", "updates", "keep_every")
     options = {k: v for k, v in settings["options"].items() if k != "test_episodes"}
     found = Settings.from_json(settings).determining() | {"options": options}
@@ -99,7 +119,7 @@ def _training(settings: dict[str, Any]) -> dict[str, Any]:
 def _along_pes(
     context: Context, system: str, with_fulles: bool
 ) -> tuple[variance.Study, int, _Rows, dict[str, Any]]:
-    """Train with PES, then measure at the checkpoints what is not measured yet."""
+    """Train with PES, then measure at the checkpoints that have no measurements yet."""
     study = variance.STUDIES[system]
     options: dict[str, Any] = {}
     if context.quick:
@@ -135,9 +155,11 @@ def _along_pes(
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         if before["measured"] != wanted or _training(before["pes"]) != _training(about["pes"]):
-            raise SettingsError(f"{file} holds other results: choose another folder with --out.")
+            raise SettingsError(
+                f"{file} contains results with other settings: choose another folder with --out."
+            )
         about = before
-    # Of the start itself the paper says nothing.
+    # The paper does not measure at the initial parameters.
     updates = range(study.keep_every, study.updates + 1, study.keep_every)
     known = {entry["update"]: entry["rows"] for entry in about["checkpoints"]}
     trajectory: dict[int, Any] = dict.fromkeys(updates)
@@ -156,13 +178,13 @@ def _along_pes(
 def _keeper(
     context: Context, file: Any, about: dict[str, Any]
 ) -> Callable[[int, list[dict[str, Any]]], None]:
-    """Return a function that adds the rows measured at a checkpoint to the file."""
+    """Return a function that writes the rows measured at a checkpoint to the file."""
     last = time.monotonic()
 
     def keep(update: int, rows: list[dict[str, Any]]) -> None:
         nonlocal last
         now = time.monotonic()
-        if about["seconds"] is not None:  # else it is not known of what was measured before
+        if about["seconds"] is not None:  # otherwise the earlier seconds are unknown
             about["seconds"] += now - last
         last = now
         about["checkpoints"].append({"update": update, "rows": rows})

@@ -1,4 +1,4 @@
-"""The variance of estimators along a trajectory: tables [fig:variance], [fig:nres_vs_fulles]."""
+"""Variance of estimators along a trajectory: its plan, and the drawing of NRES and FullES."""
 
 import dataclasses
 import math
@@ -15,10 +15,10 @@ from nres.variance import Row
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """The measurements along a trajectory of a system."""
+    """Plan of the measurements along a trajectory of a system."""
 
     updates: int
-    """The number of updates of PES, which makes the trajectory."""
+    """The number of updates of PES, whose parameters form the trajectory."""
     keep_every: int
     window: int
     sigma: float
@@ -27,7 +27,7 @@ class Study:
     seed: int
 
 
-# T = 1000 and 2000. On the first the paper looks at these; it does not say which periods it tried.
+# T is 1000 and 2000. The paper has checkpoints of the first, and does not state its periods.
 STUDIES: Mapping[str, Study] = {
     "learned-optimizer": Study(80_000, 10_000, 1, 0.01, (1, 4, 16, 64, 256, 1000), 2048, 11),
     "lorenz": Study(2400, 300, 100, 0.04, (100, 200, 500, 1000, 2000), 65_536, 0),
@@ -35,7 +35,7 @@ STUDIES: Mapping[str, Study] = {
 
 
 def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -> None:
-    """Draw the variance of NRES and FullES at equal compute, for each entry of `rows`."""
+    """Draw the variance of NRES and FullES at equal compute, for each checkpoint."""
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     panel = figure.subplots()
     at = np.arange(len(rows))
@@ -65,7 +65,7 @@ def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -
             fontsize="small",
         )
     panel.set(
-        xlabel="updates of PES that led to the parameters",
+        xlabel="number of updates of PES before the measurement",
         ylabel="total variance at equal compute",
         yscale="log",
         title=title,
@@ -78,7 +78,7 @@ def fulles_figure(rows: Mapping[int, tuple[Row, Row]], title: str, path: Path) -
 
 
 def equal_compute(rows: tuple[Row, ...], horizon: int) -> tuple[Row, Row]:
-    """Return the mean of T/W estimates of NRES and one of FullES, which take as many steps."""
+    """Return the rows for the mean of T/W estimates of NRES and, equally long, one of FullES."""
     (full,) = [row for row in rows if row.method == "FullES"]
     (nres,) = [row for row in rows if row.method == "NRES"]
     workers = math.ceil(horizon / nres.window)

@@ -1,4 +1,4 @@
-"""The time that the applications take, in the paper and here, from results of comparisons."""
+"""Figure of the training times of the applications, in the paper and here."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of, p
 
 @dataclasses.dataclass(frozen=True)
 class _Timing:
-    """The seconds that the paper reports for a task, and the runs here that correspond to it."""
+    """Seconds that the paper reports for a task, and the corresponding runs here."""
 
     label: str
     comparison: str
@@ -23,14 +23,14 @@ class _Timing:
     methods: tuple[str, ...]
 
 
-# The paper gives bounds: NRES converges in less than these on a GPU; all methods are trained in
-# less than these on processors.
+# The paper gives upper bounds: for the convergence of NRES on a GPU, and for training with all
+# evolution strategies on CPUs.
 _ES = ("NRES", "PES", "TES", "FullES")
 _TIMINGS = (
     _Timing("Lorenz, NRES", "lorenz-es", 150, "RTX 3090", ("NRES",)),
     _Timing("learned optimizer, NRES", "lopt-es", 2500, "RTX 3090", ("NRES",)),
-    _Timing("Swimmer, all four methods", "swimmer", 2 * 3600, "processors", _ES),
-    _Timing("HalfCheetah, all four methods", "halfcheetah", 10 * 3600, "processors", _ES),
+    _Timing("Swimmer, all four methods", "swimmer", 2 * 3600, "CPU", _ES),
+    _Timing("HalfCheetah, all four methods", "halfcheetah", 10 * 3600, "CPU", _ES),
 )
 
 
@@ -42,8 +42,8 @@ def _make(context: Context) -> Result:
         runs = read_runs(context.folder.parent / timing.comparison / "metrics.jsonl")
         if not {run.name for run in runs} >= set(timing.methods):
             raise SettingsError(
-                f"there are no results of {timing.comparison}, or not all, in "
-                f"{context.folder.parent}: `nres reproduce {timing.comparison}` makes them."
+                f"there are no complete results of {timing.comparison} in {context.folder.parent}: "
+                f"make them with `nres reproduce {timing.comparison}`."
             )
         timed = [run for run in runs if run.name in timing.methods]
         found[timing.label] = (_seconds(timed, timing.methods), _places(timed))
@@ -64,7 +64,7 @@ def _make(context: Context) -> Result:
 
 
 def _seconds(runs: list[FinishedRun], methods: tuple[str, ...]) -> float:
-    """Sum the seconds of all methods, to the end of their runs, as the mean over seeds."""
+    """Sum the training times of the methods, each averaged over seeds."""
     total = 0.0
     for method in methods:
         ends = [r.entries[-1]["seconds"] for r in runs if r.name == method]
@@ -74,7 +74,7 @@ def _seconds(runs: list[FinishedRun], methods: tuple[str, ...]) -> float:
 
 def _places(runs: list[FinishedRun]) -> str:
     names = sorted({place(run.device) for run in runs})
-    unit = " processors"
+    unit = " CPU cores"
     if all(name.endswith(unit) for name in names):
         return " or ".join(name.removesuffix(unit) for name in names) + unit
     return " or ".join(names)
@@ -91,8 +91,8 @@ def _draw(found: dict[str, tuple[float, str]], context: Context) -> None:
     theirs = [timing.paper for timing in _TIMINGS]
     ours = [found[timing.label][0] for timing in _TIMINGS]
     panel.hlines(at, ours, theirs, color="#bbbbbb", lw=2, zorder=1)
-    panel.plot(theirs, at, "o", color="#777777", ms=9, label="the paper, at most")
-    panel.plot(ours, at, "o", color=COLOURS["NRES"], ms=9, label="nres, mean over seeds")
+    panel.plot(theirs, at, "o", color="#777777", ms=9, label="paper (upper bound)")
+    panel.plot(ours, at, "o", color=COLOURS["NRES"], ms=9, label="nres (mean over seeds)")
     for y, timing, seconds in zip(at, _TIMINGS, ours, strict=True):
         for x, text, side, shift in (
             (timing.paper, f"< {_said(timing.paper)}, {timing.on}", "left", -10),
@@ -109,9 +109,10 @@ def _draw(found: dict[str, tuple[float, str]], context: Context) -> None:
 
 
 WALL_CLOCK = PaperFigure(
-    "Computation resources",
-    "Lorenz and learned optimizers converge in less than 150 and 2,500 seconds on an RTX 3090; "
-    "Swimmer and HalfCheetah train in less than 2 and 10 hours.",
+    'the section "Computation resources"',
+    "NRES converges in less than 150 seconds on Lorenz and 2,500 seconds on learned optimizers, "
+    "with an RTX 3090; training with all methods takes less than 2 hours on Swimmer and 10 hours "
+    "on HalfCheetah.",
     "gpu",
     _make,
 )

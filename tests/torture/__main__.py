@@ -1,4 +1,4 @@
-"""Attack the library for a while, and count the attacks that it did not survive.
+"""Attack the library for a given time, and count the attacks that it does not survive.
 
 python tests/torture [--seconds 600] [--seed 0] [--out results/torture] [--only NAME ...]
 """
@@ -16,23 +16,27 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# The attacks, and the share of the time that each of them gets.
+# The attacks and their shares of the time.
 SHARES = {"api": 2, "options": 2, "damage": 3, "kills": 2, "races": 2}
-# The number of failures that are told in full; all of them are counted.
+# The number of failures that are reported in full; all of them are counted.
 TOLD = 20
 
 
 def main() -> int:
-    """Run the attacks and write down what came out; return the exit status."""
+    """Run the attacks, write the results, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600, help="Stop after about this time.")
-    parser.add_argument("--tries", type=int, help="Stop each attack after so many tries.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of every random choice.")
-    parser.add_argument("--out", type=Path, default=Path("results/torture"))
-    parser.add_argument("--only", nargs="+", choices=SHARES, default=list(SHARES))
+    parser.add_argument("--tries", type=int, help="Stop each attack after this number of tries.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of all random choices.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/torture"), help="The folder to write to."
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=SHARES, default=list(SHARES), help="Run only these attacks."
+    )
     arguments = parser.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="nres-torture-"))
-    # nres keeps in the first what it remembers of its user; processes share what they compile.
+    # The first folder is for the user's state, and processes share compiled code in the second.
     os.environ["XDG_STATE_HOME"] = str(scratch / "state")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(scratch / "compiled")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
@@ -50,7 +54,7 @@ def main() -> int:
 def run(
     names: list[str], seconds: float, most: int, seed: int, scratch: Path
 ) -> dict[str, dict[str, Any]]:
-    """Run each attack for its share of the time, and tell of each in a line."""
+    """Run each attack for its share of the time, and print one line about it."""
     results = {}
     end = time.monotonic() + seconds
     for i, name in enumerate(names):
@@ -67,8 +71,8 @@ def run(
 
 
 def one(name: str, seconds: float, most: int, seed: int, scratch: Path) -> dict[str, Any]:
-    """Run one attack: at least one try, and no new one after the time or the tries are over."""
-    from context import Context, Failure  # these need JAX, and it the environment
+    """Run one attack: at least one try, then more until the time or the tries are used up."""
+    from context import Context, Failure  # these import JAX, which reads the environment
 
     began = time.monotonic()
     folder = scratch / name
@@ -80,7 +84,7 @@ def one(name: str, seconds: float, most: int, seed: int, scratch: Path) -> dict[
         while tried == 0 or (tried < most and time.monotonic() < began + seconds):
             try:
                 failure = next(tries, None)
-            except Exception:  # of the attack itself, which must not pass for a success
+            except Exception:  # an error of the attack itself must not count as a success
                 failure = Failure(f"the attack {name}", traceback.format_exc())
                 seconds = 0.0
             tried += 1
@@ -92,7 +96,7 @@ def one(name: str, seconds: float, most: int, seed: int, scratch: Path) -> dict[
 
 
 def write(path: Path, seconds: float, seed: int, results: dict[str, dict[str, Any]]) -> None:
-    """Write the figures, and the machine that they are of."""
+    """Write the results and the machine on which they were obtained."""
     from nres.files import write_json
     from nres.runs.folder import device, versions
 

@@ -1,4 +1,4 @@
-"""Wrong uses of the Python API: each works, or is refused in words that a user understands."""
+"""Wrong uses of the Python API, each of which must work or raise a clear error."""
 
 from collections.abc import Iterator
 from random import Random
@@ -63,7 +63,7 @@ SETTINGS += ["{'depth': 'x'}", "{'nonsense': 1}", "{'hidden': 0}", "{'depth': 1.
 
 def attack(context: Context) -> Iterator[Failure | None]:
     """Make one wrong call after another, in a process without type checks."""
-    # Else JAX would hide from which of its depths an error comes.
+    # Without this, JAX would hide the origin of an error.
     with working(context, SECONDS, JAX_TRACEBACK_FILTERING="off") as worker:
         while True:
             source = drawn(context.random)
@@ -77,7 +77,7 @@ def attack(context: Context) -> Iterator[Failure | None]:
 
 
 def drawn(chance: Random) -> str:
-    """Draw a call, most of it right."""
+    """Draw a call that is mostly right."""
     return chance.choices([_use, _train, _evaluate, _measure, _sweep, _advise, _file], WEIGHTS)[0](
         chance
     )
@@ -89,7 +89,7 @@ WEIGHTS = (5, 4, 2, 1, 1, 1, 3)
 def _arguments(
     chance: Random, good: dict[str, str], odd: dict[str, list[str]] | None = None
 ) -> str:
-    """Replace a few of the arguments, or leave one out, or add one that is unknown."""
+    """Replace a few arguments, remove one, or add an unknown one."""
     given = dict(good)
     for _ in range(chance.choice([0, 1, 1, 1, 2])):
         name = chance.choice(list(given))
@@ -147,7 +147,7 @@ def _train(chance: Random) -> str:
     theta = _mostly(chance, "THETA", THETAS, 0.85)
     good = {"updates": "3", "key": "KEY", "eval_fn": "lambda x: 1.0", "eval_every": "2"}
     good |= {"callback": "None", "progress": "False", "state": "None"}
-    # Many updates are no mistake, and would take long.
+    # A large number of updates is no mistake, and would take long.
     odd = {"key": KEYS, "eval_fn": FUNCTIONS, "callback": FUNCTIONS, "state": STATES}
     return f"nres.train({estimator}, {optimizer}, {theta}, {_arguments(chance, good, odd)})"
 

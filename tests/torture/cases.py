@@ -85,7 +85,7 @@ class Wave(nres.System):
 
 
 class Broken(nres.System):
-    """A system whose `init` or `step` returns what it must not."""
+    """A system whose `init` or `step` may return something invalid."""
 
     start: str = "good"
     end: str = "good"
@@ -106,7 +106,7 @@ def use(estimator, theta, key):
 
 
 def optimizer_file(settings, kind="PerParameterMLP", about=None, version=1, text=None):
-    """Write a file that claims to hold an optimizer."""
+    """Write a file that claims to contain an optimizer."""
     description = {"optimizer": kind, "settings": settings, "format": version, "about": about}
     text = json.dumps(description) if text is None else text
     path = Path("optimizer.npz")

@@ -1,4 +1,4 @@
-"""Shared ground of all attacks: a scratch folder, processes with limits, runs to attack."""
+"""Common tools of all attacks: a scratch folder, processes with limits, and runs to attack."""
 
 import contextlib
 import dataclasses
@@ -26,20 +26,20 @@ from nres.runs import Run
 
 HERE = Path(__file__).parent
 BOUNCER = f"{HERE.parent.parent}/examples/bouncer.py:Bouncer"
-# Short, with checkpoints all the time, so that a kill often hits one that is being written.
+# Short, with frequent checkpoints, so that a kill often hits one that is being written.
 TRAINING = [BOUNCER, "--sigma", "0.1", "--lr", "0.01", "--window", "50", "--workers", "16"]
 TRAINING += ["--updates", "20000", "--eval-every", "1000", "--log-every", "7"]
 TRAINING += ["--checkpoint-seconds", "0.01"]
-# Words that a user must never read, whatever happened.
+# Words that a user must never see, whatever happens.
 NOISE = ("Traceback", "Exception ignored", "Event loop is closed", "Task was destroyed")
-# The address space of a process in bytes: an attack must not take the machine with it.
+# The address space of a process in bytes: an attack must not exhaust the machine.
 MEMORY = 12 * 2**30
 SECONDS = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """One try that the library did not survive."""
+    """A try that the library did not survive."""
 
     call: str
     outcome: str
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """The end of a process or of a call."""
+    """Outcome of a process or of a call."""
 
     code: int | None
     """The exit status; `None` if the time limit was reached."""
@@ -55,7 +55,7 @@ class Ended:
     errors: str = ""
 
     def complaint(self, codes: tuple[int, ...] = (0, 1, 2)) -> str | None:
-        """Say what is wrong with this end, if anything is."""
+        """Return a description of the problem with this outcome, or `None`."""
         if self.code is None:
             return "it did not end within the time limit"
         for word in NOISE:
@@ -64,7 +64,7 @@ class Ended:
         if self.code not in codes:
             return f"exit status {self.code}: {shortened(self.errors)}"
         if self.code and not self.errors.strip():
-            return f"exit status {self.code} without a word"
+            return f"exit status {self.code} without a message"
         return None
 
 
@@ -87,7 +87,7 @@ class Context:
 
     @functools.cached_property
     def complete(self) -> Run:
-        """A run that nothing disturbed."""
+        """An undisturbed run."""
         path = self.folder.parent / "complete"
         if not path.exists():
             ended = self.run(["train", *TRAINING, "--out", str(path)])
@@ -97,7 +97,7 @@ class Context:
 
     @functools.cached_property
     def unfinished(self) -> Run:
-        """The same run, ended by SIGTERM on its way."""
+        """The same run, interrupted by SIGTERM."""
         path = self.folder.parent / "unfinished"
         if not path.exists():
             process = self.start(["train", *TRAINING, "--out", str(path)])
@@ -131,12 +131,12 @@ class Process:
         return self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and to all that it has started."""
+        """Send a signal to the process and to all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def wait(self, seconds: float = SECONDS) -> Ended:
-        """Wait for the end, and bring it about if it does not come."""
+        """Wait for the end, and kill the process after the time limit."""
         try:
             code: int | None = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -164,7 +164,7 @@ class Worker:
         assert self.process is not None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it died in the meantime: no answer comes
+        with contextlib.suppress(BrokenPipeError):  # the process has died, and no answer comes
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], self.seconds)
@@ -202,7 +202,7 @@ class Worker:
 
 @contextlib.contextmanager
 def working(context: Context, seconds: float, **more: str) -> Iterator[Worker]:
-    """Provide a worker, and end it at last."""
+    """Provide a worker, and close it at the end."""
     worker = Worker(context, seconds, **more)
     try:
         yield worker
@@ -211,14 +211,14 @@ def working(context: Context, seconds: float, **more: str) -> Iterator[Worker]:
 
 
 def limit(process: subprocess.Popen) -> None:
-    """Limit the memory of a process, where the system offers that from outside."""
+    """Limit the memory of a process, if the system allows that from outside."""
     if hasattr(resource, "prlimit"):
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def content(path: Path) -> bytes:
-    """Read a plain file, or nothing if there is none: an attack may have left a pipe there."""
+    """Read a plain file, or return nothing for anything else, such as a pipe of an attack."""
     try:
         return read_plain(path)
     except OSError:
@@ -231,7 +231,7 @@ def shortened(text: str, most: int = 1200) -> str:
 
 
 def difference(path: Path, expected: Run, *, metrics: bool = True) -> str | None:
-    """Compare a run with an undisturbed one, bit for bit; name what differs."""
+    """Compare a run with an undisturbed one, bit for bit, and return the first difference."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = Run.open(path, trust_code=True)

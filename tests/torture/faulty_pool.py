@@ -1,4 +1,4 @@
-"""A small pool that returns wrong windows, for tests of what is said of them."""
+"""A small pool that returns wrong windows, for tests of the errors about them."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ WINDOWS = {
 
 
 class FaultyPool(nres.Pool):
-    """A NumPy pool without a mistake, unless its `advance` is told to make one."""
+    """A NumPy pool whose `advance` makes the given mistake."""
 
     can_fork = True
 

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: a run goes on as if undisturbed, and no file is ever half-written."""
+"""SIGKILL at random moments, after which runs resume exactly and no file is half-written."""
 
 import signal
 import time
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from context import TRAINING, Context, Failure, content, difference
 
-# What a whole file of this kind begins and ends with.
+# The first and the last bytes of a complete file.
 WHOLE = {".png": (b"\x89PNG", b"IEND\xaeB`\x82"), ".html": (b"<!doctype html>", b"</html>")}
 
 
 def attack(context: Context) -> Iterator[Failure | None]:
-    """Kill a run several times, and those who look at it, until it is complete."""
+    """Kill a run several times until it is complete, and kill its readers."""
     expected = context.complete
     number = 0
     while True:
@@ -29,7 +29,7 @@ def killed_run(context: Context, out: Path) -> Failure | None:
         process = context.start(command(out))
         if context.random.random() < 0.25:
             time.sleep(context.random.uniform(0, 5))
-        else:  # while it makes updates, which is but a small part of its time
+        else:  # while it makes updates, which is only a small part of its time
             made = len(content(out / "metrics.jsonl"))
             deadline = time.monotonic() + 60
             while process.is_alive() and time.monotonic() < deadline:
@@ -48,17 +48,17 @@ def killed_run(context: Context, out: Path) -> Failure | None:
 
 
 def command(out: Path) -> list[str]:
-    """Begin the run, or go on with it if it was begun."""
+    """Return the command that starts the run, or resumes it if it exists."""
     if (out / "config.json").exists():
         return ["resume", str(out)]
     return ["train", *TRAINING, "--out", str(out)]
 
 
 def difference_failure(path: Path, expected) -> Failure | None:
-    """Compare the run that was killed with the one that was not."""
+    """Compare the killed run with the undisturbed one."""
     try:
         found = difference(path, expected)
-    except Exception as error:  # every error is a finding here
+    except Exception as error:  # every error is a failure here
         found = repr(error)
     return Failure(f"kill and resume {path}", found) if found else None
 
@@ -83,5 +83,5 @@ def killed_reader(context: Context, run: Path, number: int) -> Failure | None:
     first, last = WHOLE[suffix]
     found = content(file)
     if file.exists() and not (found.lower().startswith(first.lower()) and last in found[-20:]):
-        return Failure(process.call, f"{file.name} is not whole after SIGKILL")
+        return Failure(process.call, f"{file.name} is incomplete after SIGKILL")
     return None

@@ -7,7 +7,7 @@ from random import Random
 from context import BOUNCER, Context, Ended, Failure, working
 
 SECONDS = 90.0
-# Every so often in a process of its own, in an environment that few have.
+# The share of tries in a separate process with an unusual environment.
 ALONE = 0.06
 LONGEST = 8
 PLAIN = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
@@ -15,7 +15,7 @@ ENVIRONMENTS = [PLAIN, {"JAX_PLATFORMS": "nonsense"}, {"COLUMNS": "1"}, {"TERM":
 ENVIRONMENTS += [{"HOME": "/nonexistent", "XDG_STATE_HOME": "/proc/nowhere"}, {"COLUMNS": "x"}]
 ENVIRONMENTS += [{"JAX_ENABLE_X64": "1"}, {"NO_COLOR": "1", "PYTHONWARNINGS": "error"}]
 
-# Numbers that are wrong, or so small that they do no harm where they are right.
+# Numbers that are wrong, or small enough to be harmless where they are right.
 NUMBERS = ["0", "-1", "1", "2.5", "nan", "inf", "-inf", "1e400", "1e-400", "", " ", "x", "²", "٣"]
 NUMBERS += ["2147483648", "9223372036854775808", "18446744073709551616", "1" + "0" * 40, "0x10"]
 NUMBERS += ["1_000_000_000_000", "-9223372036854775809", "1" * 5000, "+3", "3 ", "1e3", "None"]
@@ -250,17 +250,17 @@ COMMANDS = {
     ),
     "nonsense": ([], [], {"--x": TEXTS}),
 }
-# Those with most options are called most.
+# Commands with many options are called more often.
 WEIGHTS = [1 + len(options) for _, _, options in COMMANDS.values()]
 
 
 def attack(context: Context) -> Iterator[Failure | None]:
-    """Call one command after another with options that nobody would give."""
+    """Call one command after another with unlikely options."""
     run = context.folder / "run"
     places = {"{run}": str(run), "{folder}": str(context.folder), "{bouncer}": BOUNCER}
     with working(context, SECONDS) as worker:
         while True:
-            # A fresh copy: what one command leaves behind must not excuse the next one.
+            # A fresh copy, so that a command cannot affect the next one.
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(context.complete.path, run)
             arguments = [places.get(a, a) for a in drawn(context.random)]
@@ -279,7 +279,7 @@ def attack(context: Context) -> Iterator[Failure | None]:
 
 
 def drawn(chance: Random) -> list[str]:
-    """Draw a command line: a good one, with a few of its parts replaced."""
+    """Draw a good command line with a few of its parts replaced."""
     name = chance.choices(list(COMMANDS), WEIGHTS)[0]
     positions, options, odd = COMMANDS[name]
     words = [name]

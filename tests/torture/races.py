@@ -1,4 +1,4 @@
-"""Races: many processes begin, or go on with, runs in the same moment."""
+"""Races: many processes start or resume runs at the same time."""
 
 import json
 import shutil
@@ -11,14 +11,14 @@ from context import BOUNCER, SECONDS, Context, Ended, Failure
 
 SHORT = [BOUNCER, "--sigma", "0.1", "--lr", "0.01", "--window", "50", "--workers", "4"]
 SHORT += ["--updates", "20", "--set", "horizon=100"]
-REFUSED = ("holds a run already", "is not an empty folder")
-BUSY = "another process is working"
+# Words of the errors about a folder that is taken, and about a run that another process uses.
+REFUSED, BUSY = "run", "process"
 
 
 def attack(context: Context) -> Iterator[Failure | None]:
     """Let processes race for a name, for a folder and for a run."""
     while True:
-        # In any order, since the first may be the only one that there is time for.
+        # In random order, because there may be time for the first one only.
         for race in context.random.sample([for_a_name, for_a_folder, for_a_run], 3):
             yield race(context)
 
@@ -31,13 +31,13 @@ def scratch(context: Context) -> Path:
 
 
 def together(context: Context, commands: list[list[str]], cwd: Path) -> list[Ended]:
-    """Start all of these commands before the first of them ends."""
+    """Start all commands at once, and wait for them."""
     processes = [context.start(command, cwd) for command in commands]
     return [process.wait(300) for process in processes]
 
 
 def for_a_name(context: Context) -> Failure | None:
-    """Start processes without --out: every one gets a folder of its own."""
+    """Start processes without --out: each must get a folder of its own."""
     cwd, count = scratch(context), context.random.randint(8, 12)
     commands = [["train", *SHORT, "--seed", str(i)] for i in range(count)]
     ends = together(context, commands, cwd)
@@ -54,14 +54,14 @@ def for_a_name(context: Context) -> Failure | None:
             return Failure(call, f"{folder.name} ends with {last}")
         named = [ended for ended in ends if f"runs/{folder.name}\n" in ended.output]
         if len(named) != 1:
-            return Failure(call, f"{len(named)} processes call {folder.name} their own")
+            return Failure(call, f"{len(named)} processes claim {folder.name}")
     if len(folders) != count or len(seeds) != count:
         return Failure(call, f"{len(folders)} folders with {len(seeds)} seeds")
     return None
 
 
 def for_a_folder(context: Context) -> Failure | None:
-    """Start processes with the same --out: one of them gets it."""
+    """Start processes with the same --out: exactly one must get it."""
     cwd, count = scratch(context), context.random.randint(4, 8)
     commands = [["train", *SHORT, "--seed", str(i), "--out", "run"] for i in range(count)]
     ends = together(context, commands, cwd)
@@ -71,19 +71,23 @@ def for_a_folder(context: Context) -> Failure | None:
         return Failure(call, f"{len(won)} succeeded: {[ended.errors for ended in ends]}")
     for ended in ends:
         complaint = ended.complaint(codes=(0, 1))
-        if ended.code and not any(words in ended.errors for words in REFUSED):
+        if ended.code and REFUSED not in ended.errors:
             complaint = complaint or ended.errors
         if complaint:
             return Failure(call, complaint)
     seed = json.loads((cwd / "run" / "config.json").read_text())["settings"]["seed"]
-    return None if [seed] == won else Failure(call, f"process {won} won, the config is of {seed}")
+    return (
+        None
+        if [seed] == won
+        else Failure(call, f"process {won} won, but the config is that of {seed}")
+    )
 
 
 def for_a_run(context: Context) -> Failure | None:
-    """Resume one run twice at once: one process works, the other is told so."""
+    """Resume one run twice at once: one process works, and the other must refuse."""
     cwd = scratch(context)
     shutil.copytree(context.unfinished.path, cwd / "run")
-    # Long enough that the second one certainly comes while the first one works.
+    # Long enough that the second process arrives while the first one works.
     command = ["resume", "run", "--updates", "1500000"]
     processes = [context.start(command, cwd) for _ in range(2)]
     call = f"twice at once: nres {' '.join(command)}"

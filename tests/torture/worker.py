@@ -1,4 +1,4 @@
-"""The process that makes the calls of an attack: one JSON line in, one JSON line out."""
+"""Process that makes the calls of an attack: one JSON line in, one JSON line out."""
 
 import json
 import os
@@ -28,7 +28,7 @@ OURS = str(Path(nres.__file__).parent)
 
 
 def command(arguments: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """Call `nres` with these arguments, and tell how it ended and what it printed."""
+    """Call `nres` with these arguments, and return its exit status and its output."""
     runner = CliRunner()
     result = runner.invoke(app, arguments, env={"COLUMNS": "200"} | environment)
     answer = {"code": result.exit_code, "output": result.stdout, "errors": result.stderr}
@@ -39,7 +39,7 @@ def command(arguments: list[str], environment: dict[str, str]) -> dict[str, Any]
 
 
 def call(source: str) -> dict[str, Any]:
-    """Evaluate an expression of the API, and tell what is wrong with its outcome, if anything."""
+    """Evaluate an expression of the API, and return a complaint about the outcome, if any."""
     names = vars(cases) | {"nres": nres, "np": np, "jax": jax, "jnp": jax.numpy}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -51,13 +51,13 @@ def call(source: str) -> dict[str, Any]:
 
 
 def complaint(error: Exception) -> str | None:
-    """Say why an error is not one that a user could act on."""
+    """Return the reason why a user could not act on an error, or `None`."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = [file.startswith(OURS) for file in frames]
     users = [file in (cases.__file__, faulty_pool.__file__, "<call>") for file in frames]
     last = max(i for i, _ in enumerate(frames) if ours[i] or users[i])
     if users[last] and (last == len(frames) - 1 or frames[last] != "<call>"):
-        return None  # raised by the code of the user, whose mistake it is
+        return None  # raised by the user's own code
     if isinstance(error, TypeError) and re.search(
         r"__init__\(\) (missing|got an unexp)", str(error)
     ):
@@ -76,7 +76,7 @@ def complaint(error: Exception) -> str | None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    # Libraries may print at the level of the system: that is part of the output, not an answer.
+    # Libraries may print through the file descriptors: that is output, and not an answer.
     log = tempfile.TemporaryFile()  # noqa: SIM115
     for descriptor in (1, 2):
         os.dup2(log.fileno(), descriptor)
@@ -88,7 +88,7 @@ def main() -> None:
         log.truncate()
         try:
             answer = command(**request) if "arguments" in request else call(request["source"])
-        except BaseException:  # one of its own, such as an error that cannot be printed
+        except BaseException:  # an error of the worker itself, such as one that cannot be printed
             answer = {"code": 71, "complaint": traceback.format_exc()}
         sys.stdout.flush()
         sys.stderr.flush()
