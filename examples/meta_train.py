@@ -38,5 +38,5 @@ updates = 3 if QUICK else 500
 result = nres.train(estimator, optax.adam(0.03), theta, updates=updates, key=key)
 
 before, after = (nres.evaluate(system, t, key).loss for t in (theta, result.theta))
-print(f"mean loss over a training: {before:.3f} -> {after:.3f}")
+print(f"mean loss over a training run: {before:.3f} -> {after:.3f}")
 print("learned settings:", {name: float(value) for name, value in result.theta.items()})
