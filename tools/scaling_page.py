@@ -1,4 +1,4 @@
-"""The numbers of docs/scaling.md."""
+"""Generate the tables and numbers of docs/scaling.md from results/."""
 
 from results import load, table
 
@@ -29,7 +29,7 @@ def actors() -> str:
         ]
         for row in load("bench/actors.json")["scaling"]
     ]
-    phases = ["θ and tasks out", "unroll", "rest of the wait", "reduce", "whole update"]
+    phases = ["send θ and tasks", "unroll", "other waiting", "reduce", "total"]
     return table(["actors", "N", *phases, "without Ray", "ratio"], rows)
 
 
@@ -44,15 +44,15 @@ def messages() -> str:
         ]
         for row in load("bench/actors.json")["overhead"]
     ]
-    phases = ["θ and tasks out", "in the actor", "rest of the wait", "reduce", "whole update"]
+    phases = ["send θ and tasks", "in the actor", "other waiting", "reduce", "total"]
     return table(["actors", "N", "d", *phases, "θ, kB", "tasks, kB", "replies, kB"], rows)
 
 
-def a_worker() -> str:
+def bytes_per_worker() -> str:
     rows = load("bench/actors.json")["overhead"]
     few, many = (next(r for r in rows if r["workers"] == n) for n in (1_000, 10_000))
     out, back = ((many[name] - few[name]) / 9_000 for name in ("out_bytes", "in_bytes"))
-    return f"{out:.0f} bytes go out and {back:.0f} come back"
+    return f"{out:.0f} bytes out and {back:.0f} bytes back"
 
 
 def ray_overhead() -> str:
@@ -60,14 +60,14 @@ def ray_overhead() -> str:
     return ", ".join(f"{milliseconds(r['whole'])} ms with {r['actors']}" for r in rows)
 
 
-def drawing() -> str:
+def seconds_per_number() -> str:
     return f"{load('bench/actors.json')['drawing']['seconds_a_number'] * 1e9:.0f} ns"
 
 
-def asking() -> str:
+def cost_per_actor() -> str:
     costs = load("scaling/cluster.json")["measured"]
     actor, worker = milliseconds(costs["ask_actor"]), costs["ask_worker"] * 1e6
-    return f"{actor} ms each, and {worker:.2f} µs for each of its workers"
+    return f"{actor} ms per actor and {worker:.2f} µs per worker"
 
 
 def cluster() -> str:
@@ -84,10 +84,11 @@ def cluster() -> str:
         for row in load("scaling/cluster.json")["rows"]
         if row["actors_sum"] and row["machines"] in (10, 100, 1_000)
     ]
-    return table(["machines", "d", "W", *phases, "whole", "unrolling"], rows)
+    headings = ["ask actors", "send θ", *phases[2:], "total", "share of unrolling"]
+    return table(["machines", "d", "W", *headings], rows)
 
 
-def driver_draws() -> str:
+def noise_in_driver() -> str:
     rows = [r for r in load("scaling/cluster.json")["rows"] if r["machines"] == 1_000]
     seconds = {(r["parameters"], r["actors_sum"]): r["seconds"] for r in rows if r["window"] == 20}
     return " and ".join(
@@ -104,10 +105,10 @@ PARTS = (
     devices,
     actors,
     messages,
-    a_worker,
+    bytes_per_worker,
     ray_overhead,
-    drawing,
-    asking,
+    seconds_per_number,
+    cost_per_actor,
     cluster,
-    driver_draws,
+    noise_in_driver,
 )

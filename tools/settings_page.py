@@ -1,12 +1,12 @@
-"""The table of settings in docs/runs.md."""
+"""Generate the table of settings in docs/runs.md from their declarations."""
 
 from nres.cli.options import setting_option
 from nres.runs.settings import DECLARATIONS
 
 
 def settings() -> str:
-    """List the options of `nres train` that are settings, by the heading they have in its help."""
-    lines = ["| option | | default |", "| --- | --- | --- |"]
+    """List the settings that are options of `nres train`, grouped as in its help."""
+    lines = ["| option | effect | default |", "| --- | --- | --- |"]
     panel = ""
     for name, declared in DECLARATIONS.items():
         if "train" not in declared.commands:
