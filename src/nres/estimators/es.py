@@ -21,22 +21,23 @@ class NRES(OnlineStrategy):
     `GPES` estimators it has the least variance, if losses respond linearly to the noise.
 
     Args:
-        pool: An `nres.System`, or any `nres.Pool`.
-        workers: N, the number of antithetic pairs. The pairs are at independent steps of their
-            episodes, and their estimates are averaged.
-        window: W, the number of steps that each worker takes for one estimate; from 1 to the
-            horizon T. If W does not divide T, the last window of an episode is shorter.
-        sigma: The standard deviation of the noise; or a function that maps the number of updates
-            made so far to it, for example an optax schedule. A noise keeps the sigma with which it
-            was drawn.
-        noise: The distribution of the noise, an `nres.Noise`.
-        store_noise: True to keep the noise in memory; false to regenerate it from the workers'
-            keys in every window, so that memory does not grow with N·d. Gradients are the same.
-        nonfinite: The policy for a worker whose loss or gradient is not finite. `"skip"` averages
-            over the other workers and counts the ones left out in `estimate.info.nonfinite`;
-            `"raise"` raises `nres.NonFiniteError`.
-        placement: The devices or processes that run the workers: `nres.placement.Local()`,
-            `Devices(mesh)` or `Ray(actors=...)`.
+        pool (System | Pool): An `nres.System`, or any `nres.Pool`.
+        workers (int): N, the number of antithetic pairs. The pairs are at independent steps of
+            their episodes, and their estimates are averaged.
+        window (int): W, the number of steps that each worker takes for one estimate; from 1 to
+            the horizon T. If W does not divide T, the last window of an episode is shorter.
+        sigma (float | Callable): The standard deviation of the noise; or a function that maps the
+            number of updates made so far to it, for example an optax schedule. A noise keeps the
+            sigma with which it was drawn.
+        noise (Noise): The distribution of the noise; Gaussian by default.
+        store_noise (bool): True, the default, to keep the noise in memory; false to regenerate it
+            from the workers' keys in every window, so that memory does not grow with N·d.
+            Gradients are the same.
+        nonfinite (str): The policy for a worker whose loss or gradient is not finite. `"skip"`,
+            the default, averages over the other workers and counts the ones left out in
+            `estimate.info.nonfinite`; `"raise"` raises `nres.NonFiniteError`.
+        placement (Placement): The devices or processes that run the workers:
+            `nres.placement.Local()` (the default), `Devices(mesh)` or `Ray(actors=...)`.
 
     Raises:
         TypeError: If a count is not an integer, or an argument has the wrong type.

@@ -107,12 +107,10 @@ class LorenzTest(System):
     r"""The Lorenz problem from a random initial state $\mathcal N((1.2, 1.3, 1.6), 0.01\,I)$.
 
     The true system starts from the same state and runs along.
-
-    Args:
-        horizon: T, the number of steps in an episode.
     """
 
     horizon: int = eqx.field(static=True, default=2000)
+    """T, the number of steps in an episode."""
 
     def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> tuple[Point, Point]:
         start = jnp.asarray(_START, theta.dtype) + 0.1 * jax.random.normal(key, (3,), theta.dtype)

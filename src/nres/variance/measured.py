@@ -168,7 +168,7 @@ def check_samples(samples: int, level: float) -> None:
 
 
 def split(samples: int, theta: Theta, source: Pool | Estimator) -> tuple[int, int]:
-    """Return the size of a batch, and an even number of batches with at least so many samples."""
+    """Return the size of a batch, and an even number of batches of at least `samples` in total."""
     on_cpu = jax.default_backend() == "cpu"
     batches = choose(source, BATCHES if on_cpu else LARGE_BATCHES, LARGE_BATCHES)
     batch = max(1, min(samples // batches, block_size(parameter_count(theta))))

@@ -29,7 +29,7 @@ ROWS = 128
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    r"""The predicted $\operatorname{tr Cov}$ of one worker's estimates; N workers have 1/N of it."""
+    r"""The predicted $\operatorname{tr Cov}$ of one worker's estimates; divide by N."""
 
     variance: float | Float[np.ndarray, " periods"]
     """The variance of `GPES` with the given period; an array if several periods were given."""

@@ -108,13 +108,10 @@ class OptaxState(NamedTuple):
 
 
 class SGD(LearnableOptimizer):
-    r"""Gradient descent, $p \leftarrow p - e^{\theta} g$, with a learned learning rate.
-
-    Args:
-        lr: The initial learning rate.
-    """
+    r"""Gradient descent, $p \leftarrow p - e^{\theta} g$, with a learned learning rate."""
 
     lr: float = eqx.field(static=True, default=0.1)
+    """The initial learning rate."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {"log_lr": jnp.asarray(math.log(self.lr))}
@@ -130,14 +127,12 @@ class Momentum(LearnableOptimizer):
     r"""Gradient descent with momentum, $m \leftarrow \beta m + g$, $p \leftarrow p - \eta m$.
 
     The learned parameters are $\ln \eta$ and $\operatorname{logit} \beta$.
-
-    Args:
-        lr: The initial $\eta$.
-        decay: The initial $\beta$.
     """
 
     lr: float = eqx.field(static=True, default=0.01)
+    r"""The initial $\eta$."""
     decay: float = eqx.field(static=True, default=0.9)
+    r"""The initial $\beta$."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {
@@ -159,20 +154,18 @@ class Adam(LearnableOptimizer):
 
     The learned parameters are $\ln \eta$ and the logits of $\beta_1, \beta_2$.
 
-    Args:
-        lr: The initial $\eta$.
-        decay1: The initial $\beta_1$.
-        decay2: The initial $\beta_2$.
-        eps: A constant added to the square root of the second moment; it is not learned.
-
     Reference:
         Kingma and Ba, *Adam: a method for stochastic optimization*, ICLR 2015.
     """
 
     lr: float = eqx.field(static=True, default=0.001)
+    r"""The initial $\eta$."""
     decay1: float = eqx.field(static=True, default=0.9)
+    r"""The initial $\beta_1$."""
     decay2: float = eqx.field(static=True, default=0.999)
+    r"""The initial $\beta_2$."""
     eps: float = eqx.field(static=True, default=1e-8)
+    """A constant added to the square root of the second moment; it is not learned."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {
@@ -217,11 +210,6 @@ class PerParameterMLP(LearnableOptimizer):
     values $\tanh(t/s - 1)$ of the step $t$, for $s = 1, 3, 10, \dots, 100{,}000$. Its outputs
     $a, b$ give the step $p \leftarrow p - 0.001\, a\, e^{0.001 b}$.
 
-    Args:
-        width: The width of the hidden layers, which have ReLU. The defaults have 1,762 parameters;
-            `width=128` has 19,330.
-        depth: The number of hidden layers.
-
     Raises:
         ValueError: If `width` or `depth` is less than 1.
 
@@ -231,7 +219,10 @@ class PerParameterMLP(LearnableOptimizer):
     """
 
     width: int = eqx.field(static=True, default=32)
+    """The width of the hidden layers, which have ReLU. The defaults have 1,762 parameters;
+    `width=128` has 19,330."""
     depth: int = eqx.field(static=True, default=2)
+    """The number of hidden layers."""
 
     def __check_init__(self):
         if self.width < 1 or self.depth < 1:
