@@ -79,8 +79,8 @@ def check_memory(needed: int, what: str) -> None:
     there = memory()
     if there is not None and needed > there:
         raise MemoryError(
-            f"{what} would need about {_gibibytes(needed)}, but only {_gibibytes(there)} of memory "
-            "exist: ask for fewer or smaller ones."
+            f"{what} would need about {_gibibytes(needed)} of memory, but there are only "
+            f"{_gibibytes(there)}: ask for fewer or smaller ones."
         )
 
 

@@ -96,11 +96,11 @@ def check_same(values: dict[str, Any]) -> None:
     if different:
         name = different[0]
         raise HostError(
-            f"process {jax.process_index()} was started with {name}={values[name]!r}, but process "
+            f"process {jax.process_index()} was started with {name}={values[name]!r} and process "
             f"0 with {theirs[name]!r}: start all processes of a run with the same settings."
         )
     if somewhere:
-        raise HostError("another process was started with different settings: see its message.")
+        raise HostError("another process was started with other settings: see its message.")
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class TrainResult:
     history: History
     """The record of the updates of this call."""
     interrupted: bool
-    """True if Ctrl-C or the callback ended the run before its last update."""
+    """True if Ctrl-C was pressed, or if the callback ended the run before its last update."""
     signalled: bool = False
     """True if Ctrl-C was pressed."""
     diverged: bool = False

@@ -72,7 +72,7 @@ class GymPool(PolicyPool):
         limit = spec.max_episode_steps if spec is not None else None
         horizon = horizon or limit
         if horizon is None:
-            raise ValueError(f"{self.name} has no step limit: give a horizon.")
+            raise ValueError(f"{self.name} has no limit of its own: give a horizon.")
         if limit is not None and horizon > limit:
             raise ValueError(f"{self.name} ends after {limit} steps; horizon={horizon} is longer.")
         self.horizon = int(horizon)
@@ -248,7 +248,7 @@ class _Lane:
         vector = np.asarray(self._flatten(self.space, observation), np.float64)
         if vector.shape != (self.observations,):
             raise ValueError(
-                f"the observation has {vector.size} numbers, but its space {self.observations}"
+                f"the observation has {vector.size} numbers, but its space has {self.observations}"
             )
         if not np.isfinite(vector).all():
             raise ValueError(f"the observation is not finite: {vector}")
