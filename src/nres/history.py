@@ -121,7 +121,7 @@ class Log:
         self.began = seconds
         self.workers = estimator.workers
         self.reports = estimator.placement.reports
-        # After two episodes every worker has begun anew, so no old state can be the cause.
+        # After two episodes every worker has begun a new one, so no old state can be the cause.
         self.patience = max(LEAST_PATIENCE, 2 * estimator.windows)
         self.hopeless = 0
         self.diverged = False

@@ -107,7 +107,7 @@ def summed(response: Response) -> Contributions:
     def add(rows):
         rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
         rows = rows.astype(at_least_single(rows.dtype))
-        # Full precision: the short floats of matrix units would lose three digits and save no time.
+        # Full precision: the matrix units' short floats would lose three digits and save no time.
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 

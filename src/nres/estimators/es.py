@@ -144,7 +144,7 @@ class TES(OnlineStrategy):
     r"""Truncated Evolution Strategies: each window separately, with its first state held fixed.
 
     One state per worker moves with the unperturbed $\theta$; every window starts from a copy of
-    that state and perturbs anew. The estimator is biased: it ignores the influence of $\theta$
+    that state with new noise. The estimator is biased: it ignores the influence of $\theta$
     before the window. It takes 3W steps per worker and estimate, W of them in sequence. The
     arguments are those of `NRES`.
 

@@ -281,7 +281,7 @@ def _gains(
         gradient = table.gradients[pool.horizon, sigma]
         squares = sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient))
         after = np.full_like(before, math.nan)
-        if squares > 0:  # false for NaN, too
+        if squares > 0:  # also false for NaN
             scale = sigma / math.sqrt(squares)
             step = lambda x, g, scale=scale: x - jnp.asarray(scale * g, x.dtype)  # noqa: E731
             after = losses(jax.tree.map(step, theta, gradient))
