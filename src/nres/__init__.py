@@ -1,4 +1,4 @@
-"""Gradients for long unrolls: online evolution strategies and their relatives, in JAX."""
+"""Gradients for long unrolls: online evolution strategies and related estimators, in JAX."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,7 @@ from nres.weights import save_theta as save_theta
 
 __version__ = "0.1.0"
 
-# Slow to import, and not needed by all: these are imported when they are first used (PEP 562).
+# These modules are slow to import and not always needed: import them on first use (PEP 562).
 if TYPE_CHECKING:
     from nres import checkpoint as checkpoint
     from nres import data as data

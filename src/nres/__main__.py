@@ -1,4 +1,4 @@
-"""`python -m nres`."""
+"""Entry point of `python -m nres`."""
 
 from nres.cli import app
 

@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache: what was compiled once is loaded from the disk."""
+"""JAX's persistent compilation cache: later processes load compiled code from disk."""
 
 from pathlib import Path
 
@@ -6,21 +6,22 @@ import jax
 
 
 def cache_compilations(folder: str | Path | None = None) -> Path:
-    """Keep compiled code in a folder, so that later processes need not compile it again.
+    """Store compiled code in a folder, so that later processes need not compile it again.
 
-    Results do not depend on it. The same can be had with the environment variable
-    `JAX_COMPILATION_CACHE_DIR`. Use one folder for each kind of machine: code that was compiled
-    for one processor need not run on another.
+    The cache changes compilation times, not results. Setting the environment variable
+    `JAX_COMPILATION_CACHE_DIR` has the same effect. Use a separate folder for each kind of
+    machine: code compiled for one processor may not run on another.
 
-    ```python
-    nres.cache_compilations()      # before the first computation
-    ```
+    Args:
+        folder: The folder, created if needed. By default, a folder in the user's cache directory.
 
-    **Arguments:**
+    Returns:
+        The absolute path of the folder.
 
-    - `folder`: the folder; by default one in the user's cache.
-
-    **Returns:** the folder.
+    Example:
+        ```python
+        nres.cache_compilations()      # before the first computation
+        ```
     """
     if folder is None:
         import platformdirs
@@ -29,6 +30,6 @@ def cache_compilations(folder: str | Path | None = None) -> Path:
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # By default JAX keeps only what takes a second; small programs add up.
+    # JAX's default is one second, but many programs here compile faster, and they add up.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return folder

@@ -1,4 +1,4 @@
-"""Checks of what users pass in: whole numbers, positive numbers, memory."""
+"""Checks of user input: whole numbers, positive numbers, keys and memory."""
 
 import contextlib
 import math
@@ -12,25 +12,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-# Steps, workers and updates are counted in 32 bits on the device.
+# The device counts steps, workers and updates in 32 bits.
 LARGEST = 2**31 - 1
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
-    """Return `value` as an int, or say why it is none.
+    """Return `value` as an int, or raise an error that explains why it is not one.
 
-    Integers of Python, NumPy and JAX pass. Floats are refused even where they are whole: a window
-    of 5.0 usually is a division that was meant to be `//`.
+    Integers of Python, NumPy and JAX pass. Floats are refused even if they are whole: a window of
+    5.0 usually comes from a division that should have been `//`.
 
-    ```python
-    window = whole_number("window", window)
-    ```
+    Args:
+        name: The name of the argument, for the message.
+        value: The value to check.
+        least: The smallest allowed value.
+        most: The largest allowed value.
 
-    **Arguments:**
+    Raises:
+        TypeError: If the value is not an integer.
+        ValueError: If the value is out of bounds.
 
-    - `name`: the argument, for the message.
-    - `value`: what was passed.
-    - `least`, `most`: the bounds, both allowed.
+    Example:
+        ```python
+        window = whole_number("window", window)
+        ```
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -49,7 +54,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> 
 
 
 def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
-    """Return `value` as a finite float above zero (or from zero on), or say why it is none."""
+    """Return `value` as a finite positive float, or raise an error; zero passes if `zero`."""
     bound = "must not be negative" if zero else "must be positive"
     try:
         number = math.nan if isinstance(value, str | bytes | bool) else float(value)
@@ -65,23 +70,22 @@ def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Raise a `MemoryError` if something larger than all memory is about to be allocated.
+    """Raise a `MemoryError` before allocating something larger than all memory.
 
-    **Arguments:**
-
-    - `needed`: the least number of bytes it takes.
-    - `what`: the subject of the message, such as `"1,000 workers"`.
+    Args:
+        needed: A lower bound of the number of bytes needed.
+        what: The subject of the message, for example `"1,000 workers"`.
     """
     there = memory()
     if there is not None and needed > there:
         raise MemoryError(
-            f"{what} would need about {_gibibytes(needed)}, and there are {_gibibytes(there)}: "
-            "ask for fewer or smaller ones."
+            f"{what} would need about {_gibibytes(needed)} of memory, but there are only "
+            f"{_gibibytes(there)}: ask for fewer or smaller ones."
         )
 
 
 def memory() -> int | None:
-    """The bytes of memory that JAX's first device has, or the whole machine; `None` if unknown."""
+    """Return the bytes of memory of JAX's first device or of the machine; `None` if unknown."""
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
@@ -89,13 +93,13 @@ def memory() -> int | None:
         known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
         known = []
-    with contextlib.suppress(OSError, ValueError):  # of a container
+    with contextlib.suppress(OSError, ValueError):  # the limit of a container
         known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(known, default=None)
 
 
 def array_bytes(tree: Any) -> int:
-    """The number of bytes in the arrays of a tree, or of their shapes."""
+    """Count the bytes in a tree's arrays, or in arrays of its shapes."""
     return sum(
         math.prod(leaf.shape) * getattr(leaf.dtype, "itemsize", 8) for leaf in jax.tree.leaves(tree)
     )
@@ -107,17 +111,17 @@ def _gibibytes(count: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value, or its type where it would fill the screen."""
+    """Show the value, or only its type if the value would fill the screen."""
     text = repr(value)
     return text if len(text) <= 60 else f"an object of type {type(value).__name__}"
 
 
 def as_key(key: Any) -> Key[Array, ""]:
-    """A JAX random key, old style or new, as a new-style one."""
+    """Convert a JAX random key, old style or new, to the new style."""
     if isinstance(key, jax.Array | np.ndarray):
         key = jnp.asarray(key)
         if jnp.issubdtype(key.dtype, jnp.uint32) and key.ndim == 1:
             key = jax.random.wrap_key_data(key)
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
             return key
-    raise TypeError(f"key must be one JAX random key, such as jax.random.key(0); got {key!r}.")
+    raise TypeError(f"key must be one JAX random key, for example jax.random.key(0); got {key!r}.")

@@ -1,11 +1,11 @@
-"""What errors say, in short."""
+"""Short forms of error messages."""
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, without the rest of a long report."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def last_line(error: BaseException) -> str:
-    """The end of a report that begins with what everybody knows."""
+    """Return the last line of an error's message, where long reports state the cause."""
     return str(error).strip().rpartition("\n")[2].strip()

@@ -1,4 +1,4 @@
-"""`evaluate`: the loss of whole episodes, unperturbed or smoothed."""
+"""`evaluate`: the mean loss of whole episodes, unperturbed or smoothed."""
 
 import html
 
@@ -16,16 +16,17 @@ from nres.pools.jax import as_pool
 from nres.system import System, as_theta, horizon_of
 from nres.workers import Steps, worker_keys
 
-# The key, the loss and the number of steps of one episode.
+# The size of the key, the loss and the number of steps of one episode.
 _EPISODE_BYTES = 32
 
 
 class Evaluation(eqx.Module):
-    """The losses of some whole episodes."""
+    """The losses of some whole episodes, as returned by `evaluate`."""
 
     losses: Float[Array, " episodes"]
     """The mean loss per step of each episode."""
     taken: Array
+    """The number of steps that each episode took."""
 
     def __repr__(self) -> str:
         if isinstance(self.losses, jax.core.Tracer):
@@ -41,17 +42,17 @@ class Evaluation(eqx.Module):
 
     @property
     def loss(self) -> Float[Array, ""]:
-        """The mean over episodes."""
+        """The mean loss over the episodes."""
         return self.losses.mean()
 
     @property
     def stderr(self) -> Float[Array, ""]:
-        """The standard error of `loss`; not a number for a single episode."""
+        """The standard error of `loss`; NaN for a single episode."""
         return self.losses.std(ddof=1) / jnp.sqrt(self.losses.size)
 
     @property
     def steps(self) -> Steps:
-        """Unroll steps spent."""
+        """The number of unroll steps of the evaluation."""
         taken = np.asarray(self.taken)
         return Steps(int(taken.sum(dtype=np.int64)), int(taken.max()))
 
@@ -65,22 +66,29 @@ def evaluate(
     sigma: float = 0.0,
     noise: Noise = Gaussian(),  # noqa: B008 - frozen
 ) -> Evaluation:
-    r"""The loss $\frac1T \sum_t L_t$ at `theta`, or smoothed around it, over whole episodes.
+    r"""Compute the loss $\frac1T \sum_t L_t$ of whole episodes, at `theta` or smoothed around it.
 
-    ```python
-    result = nres.evaluate(system, theta, jax.random.key(0), episodes=100, sigma=0.04)
-    print(result.loss, result.stderr)
-    ```
+    Args:
+        system: A `nres.System`, or any `nres.Pool`.
+        theta: The parameters.
+        key: A JAX random key.
+        episodes: The number of episodes, each with its own randomness.
+        sigma: If positive, each episode runs with parameters drawn from
+            $\mathcal N(\theta, \sigma^2 I)$, so that the mean estimates the smoothed loss.
+        noise: The distribution of this noise.
 
-    **Arguments:**
+    Returns:
+        The losses of the episodes, with their mean, its standard error and the steps taken.
 
-    - `system`: a `nres.System`, or any `nres.Pool`.
-    - `theta`: the parameters.
-    - `key`: a JAX random key.
-    - `episodes`: how many to run, each with its own randomness.
-    - `sigma`: if positive, each episode runs with parameters drawn from
-        $\mathcal N(\theta, \sigma^2 I)$, so that the mean is the smoothed loss.
-    - `noise`: another law of the noise.
+    Raises:
+        ValueError: If `theta` does not fit the system, or a number is out of bounds.
+        MemoryError: If the episodes do not fit into memory.
+
+    Example:
+        ```python
+        result = nres.evaluate(system, theta, jax.random.key(0), episodes=100, sigma=0.04)
+        print(result.loss, result.stderr)
+        ```
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
     episodes = whole_number("episodes", episodes)

@@ -1,8 +1,8 @@
 """The one module that decides what JAX compiles and what Python loops over.
 
 A pool, or an estimator on it, is `traceable` if JAX can trace its windows. Then a whole
-computation over windows becomes one compiled function; otherwise Python goes from window to
-window, and only the arithmetic between them is compiled.
+computation over windows becomes one compiled function. Otherwise Python loops over the windows,
+and only the arithmetic between them is compiled.
 """
 
 import functools
@@ -22,14 +22,14 @@ from nres.workers import Carry, Contributions, Response, Workers, summed
 Chosen = TypeVar("Chosen")
 Loop = TypeVar("Loop")
 
-# Perturbed parameters are formed for so many numbers at a time: 32 MB in single precision on an
-# accelerator, which wants to be filled, and less on a CPU.
+# The number of perturbed parameters that exist at one time: 32 MB in single precision on an
+# accelerator, which is slow unless it is filled, and less on a CPU.
 BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """A pool or an estimator."""
+    """A pool or an estimator, which tells if JAX can trace it."""
 
     @property
     def traceable(self) -> bool: ...
@@ -52,12 +52,12 @@ class Runner(Protocol):
 
 
 def choose(what: Traceable, compiled: Chosen, looped: Chosen) -> Chosen:
-    """Return the first alternative if JAX can trace it, else the second."""
+    """Return the first alternative if JAX can trace `what`, else the second."""
     return compiled if what.traceable else looped
 
 
 def compiled(function: Callable) -> Callable:
-    """Compile a function of a pool or estimator, its first argument, if JAX can trace that."""
+    """Compile a function if JAX can trace its first argument, a pool or an estimator."""
     with_jit = eqx.filter_jit(function)
 
     @functools.wraps(function)
@@ -70,7 +70,7 @@ def compiled(function: Callable) -> Callable:
 def repeat(
     what: Traceable, count: int | Int[Array, ""], body: Callable[[Any, Loop], Loop], loop: Loop
 ) -> Loop:
-    """Compute `loop = body(i, loop)` for i from 0 to `count`, as `jax.lax.fori_loop` does."""
+    """Compute `loop = body(i, loop)` for i from 0 to `count - 1`, like `jax.lax.fori_loop`."""
     if what.traceable:
         return jax.lax.fori_loop(0, count, body, loop)
     for i in range(int(count)):
@@ -85,9 +85,16 @@ def run_episodes(
     keys: Key[Array, " episodes"],
     smoothing: tuple[Noise, Key[Array, " episodes"], Float[Array, ""]] | None = None,
 ) -> tuple[Float[Array, " episodes"], Int[Array, " episodes"]]:
-    """Run whole episodes at `theta`, or around it: with noise of some law, keys and sigma.
+    """Run whole episodes at `theta`, or at parameters perturbed around it.
 
-    **Returns:** the mean loss per step of each episode, and the number of steps that it took.
+    Args:
+        pool: The pool that runs the episodes.
+        theta: The parameters.
+        keys: One key per episode.
+        smoothing: The distribution, keys and sigma of the perturbations; `None` for none.
+
+    Returns:
+        The mean loss per step of each episode, and the number of steps that it took.
     """
     count = keys.shape[0]
     start = jnp.zeros(count, jnp.int32)
@@ -103,13 +110,13 @@ def run_episodes(
 
 
 def needed_lengths(runner: Runner, length: Int[Array, " workers"]) -> Int[Array, " workers"] | None:
-    """Lengths as `Runner.run` is to have them: compiled code does without if all are equal."""
+    """Return the lengths for `Runner.run`: `None` if all windows of compiled code are equal."""
     always_whole = runner.pool.traceable and runner.horizon % runner.window == 0
     return None if always_whole else length
 
 
 def state_shapes(pool: Pool, theta: PyTree) -> PyTree:
-    """The shapes in one unroll's state, if they are known without running it."""
+    """Return the shapes in one unroll's state, or `None` if only running it would show them."""
     if not pool.traceable:
         return None
     thetas = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, 1, *x.shape), x.dtype), theta)
@@ -124,7 +131,7 @@ def state_shapes(pool: Pool, theta: PyTree) -> PyTree:
 
 
 def block_size(size: int) -> int:
-    """The number of workers with `size` parameters each that make a block."""
+    """Return the number of workers per block, if each has `size` parameters."""
     return max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
 
 
@@ -135,7 +142,7 @@ def run_at_once(
     carry: Carry | None,
     length: Int[Array, " workers"] | None,
 ) -> tuple[Carry | None, Contributions]:
-    """Run one window of some workers in one piece, and add up what they contribute."""
+    """Run one window of some workers in one piece, and add up their contributions."""
     carry, response = runner.run(theta, workers, carry, length)
     return carry, summed(response)
 
@@ -147,11 +154,11 @@ def run_window(
     carry: Carry | None,
     length: Int[Array, " workers"] | None,
 ) -> tuple[Carry | None, Contributions]:
-    """Run one window of workers that are all here.
+    """Run one window of workers that are all on this device.
 
-    If JAX can trace it, one block of workers runs after another, so that only a block's perturbed
-    parameters exist at a time. Carried arrays are written in place. Results do not depend on the
-    size of a block, but for the order in which contributions are added.
+    If JAX can trace the window, blocks of workers run one after another, so that the perturbed
+    parameters of only one block exist at a time. Carried arrays are updated in place. Results
+    depend on the block size only through the order in which contributions are added.
     """
     count, block = workers.start.size, block_size(parameter_count(theta))
     if not runner.pool.traceable or block >= count:

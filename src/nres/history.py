@@ -1,4 +1,4 @@
-"""`History`: what happened in a run, update by update."""
+"""`History`: the record of a run, update by update."""
 
 import dataclasses
 import html
@@ -24,49 +24,57 @@ COLUMNS = (
 )
 
 
-# At least so many updates without anything finite, before training stops.
+# Training stops only after at least this many consecutive updates without a finite contribution.
 LEAST_PATIENCE = 20
 
 
 class NonFiniteWarning(RuntimeWarning):
-    """Workers whose loss or gradient was not finite were left out of an update."""
+    """Warning that an update left out workers whose loss or gradient was not finite."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class History:
-    """What happened, update by update: row i tells of update `update[i]`, counted from 1."""
+    """The record of a run, update by update.
+
+    Row i of a column belongs to update `update[i]`; the first update has the number 1. Columns
+    are NumPy arrays.
+    """
 
     update: np.ndarray
+    """The number of the update."""
     total_steps: np.ndarray
-    """Unroll steps so far, those that unlocked the workers included."""
+    """Cumulative number of unroll steps, including those that unlocked the workers."""
     sequential_steps: np.ndarray
+    """Cumulative number of sequential unroll steps, including those of unlocking."""
     seconds: np.ndarray
-    """Wall-clock spent on updates so far: without compilation, unlocking and evaluation."""
+    """Cumulative wall-clock seconds of updates, without compilation, unlocking and evaluation."""
     loss: np.ndarray
-    """The training loss: the mean loss per step of the unrolls, perturbed as they are. The noise
-    may make it much larger than the loss at `theta` itself, which `nres.evaluate` gives."""
+    """The training loss: the mean loss per step of the perturbed unrolls. Because of the noise, it
+    may be much larger than the loss at `theta` itself, which `nres.evaluate` computes."""
     grad_norm: np.ndarray
+    """The Euclidean norm of the gradient estimate."""
     nonfinite: np.ndarray
-    """Workers left out because their contribution was not finite."""
+    """The number of workers left out because their contribution was not finite."""
     placement: dict[str, np.ndarray]
-    """The counts of the estimator's placement, by the names in `Placement.reports`."""
+    """The counts that the estimator's placement reports, by the names in `Placement.reports`."""
     eval_update: np.ndarray
-    """The updates after which `eval_fn` was called; 0 is before the first."""
+    """The number of updates made before each call of `eval_fn`; 0 is before the first update."""
     eval_seconds: np.ndarray
-    """`seconds` at these updates."""
+    """The value of `seconds` at each call of `eval_fn`."""
     evals: dict[str, np.ndarray]
-    """What `eval_fn` returned, by name; a bare number is called `"eval"`."""
+    """The results of `eval_fn`, by name; a bare number is named `"eval"`."""
     unlock_steps: Steps
-    """Unroll steps that brought the workers to their starting points; none in a continued run."""
+    """The number of unroll steps that brought the workers to their starting points; zero in a
+    resumed run."""
     began: float
-    """`seconds` before the first of these updates: zero unless a run was continued."""
+    """The value of `seconds` before the first of these updates: zero unless the run was resumed."""
     setup_time: float
     """Seconds spent on compilation and on unlocking the workers."""
     eval_time: float
     """Seconds spent in `eval_fn`."""
 
     def summary(self) -> str:
-        """The run in one line: losses from the first to the last, steps, and seconds."""
+        """Summarise the run in one line: first and last losses, steps, and seconds."""
         parts = [f"{name} {first:.4g} → {last:.4g}" for name, first, last in self._changes()]
         steps = f"{self.total_steps[-1]:.2e} unroll steps" if len(self.total_steps) else ""
         seconds = f"{self._seconds():.1f} s"
@@ -88,20 +96,20 @@ class History:
         )
 
     def _seconds(self) -> float:
-        """Seconds spent on the updates of this history."""
+        """Return the seconds spent on the updates of this history."""
         if not len(self.seconds):
             return 0.0
         return float(self.seconds[-1] - self.began)
 
     def _changes(self) -> list[tuple[str, float, float]]:
-        """The training loss and the evaluations: name, first and last finite value."""
+        """Return name, first and last finite value of the training loss and the evaluations."""
         found = [("training loss", self.loss), *self.evals.items()]
         finite = [(name, values[np.isfinite(values)]) for name, values in found]
         return [(name, float(v[0]), float(v[-1])) for name, v in finite if v.size]
 
 
 class Log:
-    """Turns what updates report into a `History`."""
+    """Collector that turns reports of updates into a `History`."""
 
     def __init__(
         self, estimator: Estimator, unlock_steps: Steps, update: int, steps: Steps, seconds: float
@@ -113,7 +121,7 @@ class Log:
         self.began = seconds
         self.workers = estimator.workers
         self.reports = estimator.placement.reports
-        # By then every worker has begun a new episode, so no old state is to blame.
+        # After two episodes every worker has begun a new one, so no old state can be the cause.
         self.patience = max(LEAST_PATIENCE, 2 * estimator.windows)
         self.hopeless = 0
         self.diverged = False
@@ -126,7 +134,7 @@ class Log:
         return self.update, self.steps, self.seconds
 
     def add(self, rows: dict[str, np.ndarray], elapsed: float) -> dict[str, np.ndarray]:
-        """Take in what `nres.updates` reports of some updates; return their columns."""
+        """Add the report of some updates from `nres.updates`, and return their columns."""
         nonfinite, norm = rows["nonfinite"], rows["grad_norm"]
         self._report_nonfinite(nonfinite, rows["first_nonfinite"], rows["first_nonfinite_start"])
         self._count_hopeless(nonfinite, rows["loss"])
@@ -152,7 +160,7 @@ class Log:
         return part
 
     def nothing(self) -> dict[str, np.ndarray]:
-        """The columns of no update at all."""
+        """Return the columns of zero updates."""
         return {name: np.zeros(0, np.int64) for name in (*COLUMNS, *self.reports)}
 
     def _report_nonfinite(self, nonfinite, worker, start) -> None:
@@ -171,9 +179,9 @@ class Log:
         self.warned = True
 
     def _count_hopeless(self, nonfinite: np.ndarray, loss: np.ndarray) -> None:
-        """Count the updates, up to now, in which no worker gave anything finite."""
+        """Count the latest consecutive updates without a finite contribution."""
         lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over the finite workers
-        # The lengths of all stretches, the first of which may have begun before.
+        # The lengths of all stretches; the first may have begun in an earlier call.
         ends = np.flatnonzero(np.append(~lost, True))
         lengths = np.diff(ends, prepend=-1) - 1
         lengths[0] += self.hopeless
@@ -181,8 +189,8 @@ class Log:
         if lengths.max() >= self.patience and not self.diverged:
             self.diverged = True
             warnings.warn(
-                f"training stopped at update {self.update + len(lost)}: no worker had given a "
-                f"finite loss or gradient in {lengths.max()} updates. Smaller steps (learning "
+                f"training stopped at update {self.update + len(lost)}: no worker gave a finite "
+                f"loss or gradient in {lengths.max()} consecutive updates. Smaller steps (learning "
                 "rate, sigma) or a bounded loss may help.",
                 NonFiniteWarning,
                 stacklevel=4,

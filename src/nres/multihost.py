@@ -1,9 +1,9 @@
 """Several processes that compute one run together, on one machine or on many.
 
-Each of them has been connected to the others by `jax.distributed.initialize` and executes the same
-program; their devices make one mesh. What only one of them can know - the time, a signal, what is
-on its disk - is told to the others here, so all of them must make these calls, and those of
-`Checkpoints` and `Run` that use them. With a single process nothing of this does anything.
+Each process has connected to the others with `jax.distributed.initialize` and executes the same
+program; their devices form one mesh. Some facts are known to one process only: the time, a signal,
+the content of its disk. The functions here share them, so all processes must call these functions,
+and the methods of `Checkpoints` and `Run` that use them. With a single process they do nothing.
 """
 
 import contextlib
@@ -20,33 +20,33 @@ from jaxtyping import PyTree
 
 from nres.errors import first_line
 
-# What JAX says when a computation of several processes ends because one of them is gone.
+# Words in JAX's errors when a computation fails because one of its processes is gone.
 _LOSS = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|gloo|NCCL|heartbeat", re.I)
 
 
 class HostError(RuntimeError):
-    """Processes that do not come together, or no longer are."""
+    """Error of processes that cannot connect, or that lost the connection to each other."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """The host and the port, if this is what an address says."""
+    """Split `HOST:PORT` into host and port; return `None` if the text has another form."""
     host, colon, port = address.rpartition(":")
     return (host.strip("[]"), int(port)) if colon and host and port.isdecimal() else None
 
 
 def is_multihost() -> bool:
-    """Whether this is one of several processes."""
-    # Asked in this order, so that nothing is initialised for a single one.
+    """Return true if this is one of several processes."""
+    # In this order, so that a single process initialises nothing.
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_primary() -> bool:
-    """Whether this is the process that reads, writes and draws."""
+    """Return true in the process that reads, writes and displays."""
     return not is_multihost() or jax.process_index() == 0
 
 
 def agree_on(number: int, flag: bool) -> tuple[int, bool]:
-    """The number of the first process, and whether the flag is set in any."""
+    """Return the first process's number, and true if the flag is set in any process."""
     if not is_multihost():
         return number, flag
     with watching_peers():
@@ -55,7 +55,7 @@ def agree_on(number: int, flag: bool) -> tuple[int, bool]:
 
 
 def from_primary(value: Any) -> Any:
-    """What JSON can say, as the first process says it; what the others give is not looked at."""
+    """Return the first process's value, which JSON must be able to express, in all processes."""
     if not is_multihost():
         return value
     text = json.dumps(value).encode() if is_primary() else b""
@@ -66,17 +66,17 @@ def from_primary(value: Any) -> Any:
 
 
 def arrays_from_primary(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Arrays as the first process has them; the others give arrays of the same shapes."""
+    """Return the first process's arrays in all processes; the shapes must be equal everywhere."""
     if not is_multihost():
         return arrays
-    # As bytes: else numbers of double precision would become single on their way.
+    # As bytes: otherwise double precision would become single on the way.
     with watching_peers():
         told = multihost_utils.broadcast_one_to_all([_bytes(x) for x in arrays])
     return [np.asarray(b).view(x.dtype).reshape(x.shape) for b, x in zip(told, arrays, strict=True)]
 
 
 def gathered(array: Any) -> np.ndarray:
-    """An array that may be spread over the processes, whole; all of them must ask for it."""
+    """Collect an array that may be spread over the processes; all of them must call this."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         with watching_peers():
             return multihost_utils.process_allgather(array, tiled=True)
@@ -84,12 +84,12 @@ def gathered(array: Any) -> np.ndarray:
 
 
 def to_local(tree: PyTree) -> PyTree:
-    """Arrays that every process has, as arrays of this one alone, to compute with by itself."""
+    """Turn arrays that every process holds into arrays that this process can use by itself."""
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), tree) if is_multihost() else tree
 
 
 def check_same(values: dict[str, Any]) -> None:
-    """Refuse to go on unless all processes say the same, by JSON, as the first one."""
+    """Raise a `HostError` unless all processes have the same values as the first."""
     theirs = from_primary(values)
     different = [name for name in values if values[name] != theirs[name]]
     _, somewhere = agree_on(0, bool(different))
@@ -97,15 +97,15 @@ def check_same(values: dict[str, Any]) -> None:
         name = different[0]
         raise HostError(
             f"process {jax.process_index()} was started with {name}={values[name]!r} and process "
-            f"0 with {theirs[name]!r}: all processes of a run need the same."
+            f"0 with {theirs[name]!r}: start all processes of a run with the same settings."
         )
     if somewhere:
-        raise HostError("another process was started with other settings: see what it says.")
+        raise HostError("another process was started with other settings: see its message.")
 
 
 @contextlib.contextmanager
 def watching_peers() -> Iterator[None]:
-    """Tell the loss of another process from all else that may go wrong in a computation."""
+    """Raise a `HostError` if a computation fails because another process is gone."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Policies: what turns observations into actions, for many lanes with their own parameters.
+"""Policies: functions from observations to actions, for many lanes with separate parameters.
 
-A policy of `nres` works on whole batches of NumPy arrays: every lane has its own parameters, and
-a simulator that is not JAX should not wait for a dispatch to it at every step.
+Every lane of a pool has its own parameters. The policies here compute whole batches in NumPy, so
+that a simulator outside JAX does not wait for a JAX dispatch at every step.
 """
 
 import dataclasses
@@ -26,28 +26,43 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @runtime_checkable
 class Policy(Protocol):
-    """What a pool needs of a policy."""
+    """Protocol of a policy that pools can run."""
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
-        """Parameters to start from."""
+        """Return the parameters to start from.
+
+        Args:
+            key: A JAX random key.
+
+        Returns:
+            The parameters of one lane.
+        """
         ...
 
     def act(
         self, thetas: PyTree, observations: Float[np.ndarray, "lanes observations"]
     ) -> Float[np.ndarray, "lanes actions"]:
-        """One action a lane; every leaf of `thetas` has an axis of lanes in front."""
+        """Compute one action per lane.
+
+        Args:
+            thetas: The parameters; every leaf has an axis of lanes in front.
+            observations: One observation per lane.
+
+        Returns:
+            One action per lane.
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    r"""Actions $a = \theta o$, without bias: `theta` is one matrix.
+    r"""A linear policy $a = \theta o$, without bias; `theta` is one matrix.
 
-    **Arguments:**
-
-    - `observations`, `actions`: how many numbers there are.
-    - `variance`: `theta` starts from truncated normal numbers of this variance over the number
-        of observations; from zero by default.
+    Args:
+        observations: The number of components of an observation.
+        actions: The number of components of an action.
+        variance: `theta` starts from truncated normal numbers whose variance is this value divided
+            by the number of observations; 0, the default, starts from zero.
     """
 
     observations: int
@@ -63,14 +78,17 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class MLP:
-    """A perceptron with hidden layers and biases: `theta` is a list of layers.
+    """A multilayer perceptron with biases; `theta` is a list of layers.
 
-    **Arguments:**
+    Args:
+        sizes: The sizes of the observation, the hidden layers and the action; for example,
+            `(17, 30, 6)` has 726 parameters.
+        activation: The activation of the hidden layers, `"tanh"` or `"relu"`.
+        variance: Weights start from truncated normal numbers whose variance is this value divided
+            by the number of inputs of their layer. Biases start from zero.
 
-    - `sizes`: observations, hidden layers, actions: `(17, 30, 6)` has 726 parameters.
-    - `activation`: of the hidden layers, `"tanh"` or `"relu"`.
-    - `variance`: weights start from truncated normal numbers of this variance over the number of
-        inputs of their layer; biases from zero.
+    Raises:
+        ValueError: If the activation is unknown or a size is not positive.
     """
 
     sizes: tuple[int, ...]
@@ -105,12 +123,19 @@ class MLP:
 
 
 class Function:
-    """Any `apply(theta, observation)` of JAX, compiled for all lanes at once.
+    """A policy made of any JAX function, compiled for all lanes at once.
 
-    **Arguments:**
+    Args:
+        apply: A function from parameters and one observation to one action.
+        initial: A function from a random key to the parameters to start from.
 
-    - `apply`: maps parameters and one observation to one action.
-    - `initial`: maps a random key to parameters to start from.
+    Example:
+        ```python
+        policy = nres.policies.Function(
+            apply=lambda theta, observation: jnp.tanh(theta @ observation),
+            initial=lambda key: jnp.zeros((6, 17)),
+        )
+        ```
     """
 
     def __init__(self, apply: Callable[..., Any], initial: Callable[..., Theta]):
@@ -127,7 +152,7 @@ class Function:
 def _initial(key, outputs: int, inputs: int, variance: float) -> Float[Array, "outputs inputs"]:
     if not variance:
         return jnp.zeros((outputs, inputs))
-    # A normal distribution cut off at two standard deviations has this one itself.
+    # The standard deviation of a standard normal distribution truncated at two.
     scale = (variance / inputs) ** 0.5 / 0.87962566103423978
     return scale * jax.random.truncated_normal(key, -2, 2, (outputs, inputs))
 
@@ -135,7 +160,21 @@ def _initial(key, outputs: int, inputs: int, variance: float) -> Float[Array, "o
 def as_policy(
     policy: "str | Policy", observations: int, actions: int, variance: float | None = None
 ) -> Policy:
-    """A policy as it is, or `"linear"`, `"mlp:64,64"`, `"mlp:64:relu"` made for a simulator."""
+    """Return a policy, made for the given sizes if it is named by text.
+
+    Args:
+        policy: A policy, or text: `"linear"`, `"mlp:64,64"` (the sizes of the hidden layers) or
+            `"mlp:64:relu"` (with an activation).
+        observations: The number of components of an observation.
+        actions: The number of components of an action.
+        variance: The `variance` of a `Linear` or `MLP`; its default if `None`.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: If the text names no policy.
+    """
     if not isinstance(policy, str):
         return policy
     given = {} if variance is None else {"variance": variance}
@@ -147,6 +186,6 @@ def as_policy(
         hidden = tuple(int(size) for size in found[1].split(","))
         return MLP((observations, *hidden, actions), found[2] or "tanh", **given)
     raise ValueError(
-        f"policy must be linear, mlp:64,64 or mlp:64,64:relu (sizes of hidden layers, and an "
-        f"activation), or an nres.policies.Policy; got {policy!r}."
+        f"policy must be linear, mlp:64,64 or mlp:64,64:relu (the sizes of the hidden layers, and "
+        f"an activation), or an nres.policies.Policy; got {policy!r}."
     )

@@ -1,4 +1,4 @@
-"""The state of a training run, and what callbacks are told of it."""
+"""The state of a training run, and the progress that callbacks receive."""
 
 import dataclasses
 from typing import Any, Protocol, runtime_checkable
@@ -13,40 +13,54 @@ from nres.workers import Steps
 
 
 class TrainState(eqx.Module):
-    """Everything needed, together with `theta`, to go on exactly where a run stopped."""
+    """The state of a run: together with `theta`, all that is needed to resume it exactly."""
 
     estimator: EstimatorState
+    """The state of the estimator."""
     optimizer: PyTree
+    """The state of the optax optimizer."""
     update: int
-    """Updates made so far."""
+    """The number of updates made so far."""
     steps: Steps
-    """Unroll steps spent so far, unlocking included."""
+    """The number of unroll steps so far, including those that unlocked the workers."""
     seconds: float
-    """Wall-clock spent on updates so far."""
+    """The wall-clock seconds spent on updates so far."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run. Its arrays are valid during the call: copy what is to be kept."""
+    """The progress of a run, as passed to callbacks.
+
+    Its arrays are valid only during the call: copy those that you keep.
+    """
 
     theta: Theta
+    """The current parameters."""
     state: TrainState
+    """The current state of the run."""
     updates: int
     """The update at which the run will end."""
     rows: dict[str, np.ndarray]
     """The columns of `History` for the updates since the last call."""
     evals: dict[str, float] | None
-    """The result of `eval_fn`, if it was called after the last of these updates."""
+    """The result of `eval_fn`, if it was called after the last of these updates; else `None`."""
 
 
 @runtime_checkable
 class Reporter(Protocol):
-    """Told how training goes; `nres.display.Display` is one."""
+    """Protocol of an object that displays the progress of training.
+
+    Pass one as `progress` to `nres.train`; `nres.display.Display` is an example.
+    """
 
     def phase(self, name: str) -> None:
-        """Told what begins now: `"compiling"`, `"unlocking"`, `"evaluating"` or `"updating"`."""
+        """Receive the phase that begins now.
+
+        Args:
+            name: `"compiling"`, `"unlocking"`, `"evaluating"` or `"updating"`.
+        """
         ...
 
     def __call__(self, progress: Progress) -> Any:
-        """Called like the `callback` of `train`."""
+        """Receive the progress, at the same times as the `callback` of `train`."""
         ...

@@ -20,7 +20,7 @@ State: TypeAlias = PyTree[Any]
 
 
 class _SystemMeta(type(eqx.Module)):  # type: ignore[misc]
-    """Says what to do about a field that `__init__` sets and the class does not declare."""
+    """Metaclass that explains how to declare a field that `__init__` sets undeclared."""
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         try:
@@ -29,78 +29,94 @@ class _SystemMeta(type(eqx.Module)):  # type: ignore[misc]
             field = str(error).rpartition(" ")[2]
             raise TypeError(
                 f"{cls.__name__} sets the field {field} without declaring it: add a line with its "
-                f"type to the body of the class, such as `{field.strip(chr(39))}: float`."
+                f"type to the class body, for example `{field.strip(chr(39))}: float`."
             ) from error
 
 
 class System(eqx.Module, metaclass=_SystemMeta):
-    r"""What is unrolled: the same parameters applied for `horizon` steps.
+    r"""An unrolled computation graph: the same parameters applied for `horizon` steps.
 
     A system defines $s_0 = \mathrm{init}(\theta)$ and
-    $(s_{t+1}, L_{t+1}) = \mathrm{step}(s_t, \theta, t)$, and so the loss
+    $(s_{t+1}, L_{t+1}) = \mathrm{step}(s_t, \theta, t)$, and therefore the loss
     $L(\theta) = \frac1T \sum_{t=1}^{T} L_t$ that estimators differentiate. It describes *one*
-    trajectory and knows nothing of noise, batches or devices. Systems are Equinox modules:
-    arrays held as fields (data sets, tables) become arguments of the compiled functions.
+    trajectory and knows nothing about noise, batches or devices. Systems are Equinox modules:
+    arrays stored in fields (data sets, tables) become arguments of the compiled functions.
 
-    ```python
-    class Decay(nres.System):
-        horizon: int = 100
-
-        def init(self, theta, key):
-            return jnp.ones(())
-
-        def step(self, state, theta, t, key):
-            state = state * jnp.exp(-theta["rate"])
-            return state, (state - 0.5) ** 2
-    ```
+    A subclass declares `horizon` and implements `init` and `step`. It may also define
+    `initial_theta(key)`, `metrics(theta, key)` and `absorbing_loss`.
 
     **Ending early.** A `step` may return `(state, loss, ended)` instead of `(state, loss)`.
-    Once `ended` is true the trajectory is absorbed: its state stays as it is and every remaining
-    step up to the horizon costs `absorbing_loss`, so that the horizon is the same for every
-    parameter and estimates stay unbiased. A system that does not use this pays nothing for it.
+    Once `ended` is true, the trajectory is absorbed: its state no longer changes, and every
+    remaining step up to the horizon costs `absorbing_loss` (0 by default). The horizon is
+    therefore the same for all parameters, and estimates stay unbiased. Systems that return only
+    `(state, loss)` do not pay for this feature.
+
+    Example:
+        ```python
+        class Decay(nres.System):
+            horizon: int = 100
+
+            def init(self, theta, key):
+                return jnp.ones(())
+
+            def step(self, state, theta, t, key):
+                state = state * jnp.exp(-theta["rate"])
+                return state, (state - 0.5) ** 2
+        ```
     """
 
     horizon: eqx.AbstractVar[int]
-    """T: the number of steps in an episode."""
+    """T, the number of steps in an episode."""
 
-    # Not annotated, so not a field: a subclass sets it as a class attribute or declares a field.
+    # Without an annotation this is not a field: subclasses set a class attribute or add a field.
     absorbing_loss = 0.0
 
     initial_theta: ClassVar[Callable[..., PyTree] | None] = None
-    """Optional: `initial_theta(key)` returns the parameters to start from."""
+    """Optional method: `initial_theta(key)` returns the parameters to start from."""
 
     metrics: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
-    """Optional: `metrics(theta, key)` measures progress: numbers by name, the first is the one to
-    compare, and less is better. Without it, progress is the mean loss of some whole episodes."""
+    """Optional method: `metrics(theta, key)` returns numbers by name that measure progress. The
+    first one ranks parameters; lower is better. Without this method, progress is measured by the
+    mean loss of some whole episodes."""
 
-    # Of `metrics`, if it is known; not a field, either.
+    # The number of steps that `metrics` takes, if known. This is a class attribute, not a field.
     metrics_steps: ClassVar[int | None] = None
 
     @abc.abstractmethod
     def init(self, theta: Theta, key: Key[Array, ""]) -> State:
-        """The state before the first step: any pytree of arrays. It may depend on `theta`."""
+        """Return the state before the first step.
+
+        Args:
+            theta: The parameters, a pytree of floating-point arrays.
+            key: A random key of this trajectory. Both members of an antithetic pair get the same
+                key.
+
+        Returns:
+            Any pytree of arrays. It may depend on `theta`.
+        """
 
     @abc.abstractmethod
     def step(
         self, state: State, theta: Theta, t: Int[Array, ""], key: Key[Array, ""]
     ) -> tuple[State, Float[Array, ""]] | tuple[State, Float[Array, ""], Any]:
-        """One step.
+        """Advance the trajectory by one step.
 
-        **Arguments:**
+        Args:
+            state: The state that `init` or the previous `step` returned.
+            theta: The parameters, a pytree of floating-point arrays.
+            t: The number of steps already taken, `0 <= t < horizon`.
+            key: A random key of this trajectory and step. Both members of an antithetic pair get
+                the same key.
 
-        - `state`: what `init` or the last `step` returned.
-        - `theta`: the parameters, a pytree of floating-point arrays.
-        - `t`: the number of steps already taken, `0 <= t < horizon`.
-        - `key`: a random key of this trajectory and step. Both members of an antithetic pair
-            get the same one.
-
-        **Returns:** the new state, of the same structure, shapes and dtypes; the loss of this
-        step, a scalar; optionally whether the trajectory ended with this step.
+        Returns:
+            The new state, with the same structure, shapes and dtypes; the loss of this step, a
+            floating-point scalar; and optionally a boolean scalar that is true if the trajectory
+            ended with this step.
         """
 
 
 def as_theta(theta: PyTree) -> Theta:
-    """`theta` with every leaf a JAX array; refused where a leaf is not floating-point."""
+    """Convert every leaf of `theta` to a JAX array; refuse leaves that are not floating-point."""
     leaves = jax.tree_util.tree_leaves_with_path(theta)
     if not leaves:
         raise ValueError("theta has no arrays: there is nothing to differentiate.")
@@ -110,25 +126,25 @@ def as_theta(theta: PyTree) -> Theta:
             raise ValueError(f"{name} must be a floating-point array, got {type(leaf).__name__}.")
         try:
             dtype = jnp.result_type(leaf)
-        except TypeError:  # one that JAX has not: objects, or another order of bytes
+        except TypeError:  # JAX does not have this dtype: objects, or non-native byte order
             dtype = leaf.dtype
         if not jnp.issubdtype(dtype, jnp.floating) or not dtype.isnative:
             raise ValueError(
                 f"{name} must be a floating-point array, got dtype {dtype}. "
-                "Convert it, or keep what is not to be learned in the system instead."
+                "Convert it, or store what is not learned in the system instead."
             )
         if jnp.size(leaf) == 0:
             raise ValueError(f"{name} is empty (shape {jnp.shape(leaf)}).")
-    # With a dtype, so that a Python number does not stay weakly typed and compile twice.
+    # The explicit dtype keeps Python numbers from staying weakly typed and compiling twice.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), theta)
 
 
 def check_finite(theta: Theta) -> None:
-    """Raise a `ValueError` that names the leaf where a starting point is not finite."""
+    """Raise a `ValueError` that names the first leaf of `theta` that is not finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
         if isinstance(leaf, jax.core.Tracer):
             continue
-        # By NumPy: this may be called while something else is traced.
+        # NumPy, because this may be called while JAX traces something else.
         bad = int(np.size(leaf) - np.isfinite(np.asarray(leaf)).sum())
         if bad:
             name = "theta" + jax.tree_util.keystr(path)
@@ -136,29 +152,29 @@ def check_finite(theta: Theta) -> None:
 
 
 def horizon_of(system: Any) -> int:
-    """The horizon of a system or pool, checked."""
+    """Return the horizon of a system or pool, checked to be a positive integer."""
     return whole_number(f"{type(system).__name__}.horizon", system.horizon)
 
 
 def parameter_count(theta: PyTree) -> int:
-    """d, the number of parameters."""
+    """Count the parameters, d."""
     return sum(leaf.size for leaf in jax.tree.leaves(theta))
 
 
 def at_least_single(*dtypes: Any) -> Any:
-    """The dtype in which numbers of these are added up: half precision would lose them."""
+    """Return the dtype for sums over these dtypes; half precision would lose digits."""
     return jnp.float64 if jnp.float64 in dtypes else jnp.float32
 
 
 def squared_norm(tree: PyTree) -> Float[Array, ""]:
-    """The squared Euclidean norm of a pytree of arrays."""
+    """Return the squared Euclidean norm of a pytree of arrays."""
     leaves = jax.tree.leaves(tree)
     dtype = at_least_single(*[x.dtype for x in leaves])
     return functools.reduce(jnp.add, [jnp.sum(x.astype(dtype) ** 2) for x in leaves])
 
 
 def check_system(system: System, theta: Theta) -> None:
-    """Raise a `ValueError` where `init` and `step` do not fit together, without running them."""
+    """Raise a `ValueError` if `init` and `step` do not fit together, without running them."""
     name = type(system).__name__
     key = jax.eval_shape(lambda: jax.random.key(0))
     t = jax.ShapeDtypeStruct((), jnp.int32)
@@ -214,15 +230,15 @@ def check_system(system: System, theta: Theta) -> None:
 
 
 def _traced(system: str, method: str, function: Callable, *arguments: Any) -> Any:
-    """The shapes that a method of a system returns; what JAX cannot trace is told in a sentence."""
+    """Return the shapes that a system's method returns, or explain why JAX cannot trace it."""
     try:
         return jax.eval_shape(function, *arguments)
     except NOT_TRACEABLE as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
         where = f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
         raise ValueError(
-            f"{where}{system}.{method} needs the value of a traced array, as a Python `if`, "
-            "`while`, `float()` or a NumPy function does: use jnp.where, jax.lax.cond or jax.numpy."
+            f"{where}{system}.{method} needs the value of a traced array, for example in a Python "
+            "`if`, `while`, `float()` or NumPy call: use jnp.where, jax.lax.cond or jax.numpy."
         ) from error
 
 
@@ -235,7 +251,7 @@ NOT_TRACEABLE = (
 
 
 def _is_users(filename: str) -> bool:
-    """Tell if a file is neither of this package nor installed."""
+    """Return true if a file belongs neither to this package nor to an installed one."""
     path = filename.replace("\\", "/")
     ours = __file__.replace("\\", "/").rpartition("/")[0]
     return not path.startswith((ours, "<")) and "/site-packages/" not in path

@@ -1,10 +1,10 @@
 """Functions that are compared by what they compute, not by their identity.
 
-JAX compiles a function anew if one that it was given as a constant is another object, even if it
-computes the same: an optimizer or a schedule that is built in the call, as in a notebook cell, is
-a new closure every time. `lift` traces such a function once. The result is equal to every other
-that was traced to the same operations, and the numbers in it (a learning rate, the values of a
-schedule) are arguments of compiled code, so that other numbers do not compile anew either.
+JAX recompiles a function if a constant argument is a different object, even if both compute the
+same. An optimizer or schedule that is built inside a call, as in a notebook cell, is a new closure
+every time. `lift` traces such a function once. The result equals every other function that was
+traced to the same operations. The numbers in it (a learning rate, the values of a schedule) become
+arguments of compiled code, so that changing them does not recompile either.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,10 +21,9 @@ from jaxtyping import Array
 class Program:
     """The operations of a traced function; equal to any other with the same operations.
 
-    **Arguments:**
-
-    - `jaxpr`: the operations, whose inputs are the numbers, the constants and the arguments.
-    - `structure`: that of the result.
+    Args:
+        jaxpr: The operations. Their inputs are the numbers, the constants and the arguments.
+        structure: The tree structure of the result.
     """
 
     def __init__(self, jaxpr: Any, structure: Any):
@@ -40,7 +39,7 @@ class Program:
 
 
 class Lifted(eqx.Module):
-    """A traced function: its operations are static, its numbers are arrays."""
+    """A traced function whose operations are static and whose numbers are arrays."""
 
     program: Program = eqx.field(static=True)
     numbers: list[Array]
@@ -52,18 +51,19 @@ class Lifted(eqx.Module):
 
 
 def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
-    """Trace a function whose numbers may change without a new compilation.
+    """Trace a function so that its numbers can change without recompilation.
 
-    ```python
-    rate = nres.tracing.lift(optax.cosine_decay_schedule(1e-3, 100), jnp.int32(0))
-    ```
+    Args:
+        function: Any function that JAX can trace.
+        examples: Its arguments, as arrays or as their shapes.
 
-    **Arguments:**
+    Returns:
+        A callable pytree that takes arguments of these shapes.
 
-    - `function`: any function that JAX can trace.
-    - `examples`: its arguments, arrays or their shapes.
-
-    **Returns:** a callable pytree that takes arguments of these shapes.
+    Example:
+        ```python
+        rate = nres.tracing.lift(optax.cosine_decay_schedule(1e-3, 100), jnp.int32(0))
+        ```
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*examples)
     jaxpr = closed.jaxpr
@@ -72,7 +72,7 @@ def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
         for operand in [*(x for e in jaxpr.eqns for x in e.invars), *jaxpr.outvars]
         if _is_number(operand)
     ]
-    # New variables in their places, taken from a program that has as many inputs.
+    # Variables that replace the numbers, taken from a program with as many inputs.
     inputs = jax.make_jaxpr(lambda *numbers: numbers)(*numbers).jaxpr.invars
     left = iter(inputs)
 
@@ -107,7 +107,7 @@ def _untold(jaxpr: Any) -> Iterator[Any]:
 
 
 def _is_number(operand: Any) -> bool:
-    """Tell if an operand is a floating-point number that was written into the function."""
+    """Return true if an operand is a floating-point number written into the function."""
     if not isinstance(operand, Literal):
         return False
     kind: Any = operand.aval

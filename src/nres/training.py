@@ -1,4 +1,4 @@
-"""`train`: an estimator and an optimizer, made into updates."""
+"""`train`: minimise a loss with an estimator and an optax optimizer."""
 
 import contextlib
 import dataclasses
@@ -28,17 +28,20 @@ from nres.workers import Steps
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainResult:
-    """What `train` returns. Passing `theta` and `state` to `train` again continues the run."""
+    """The result of `train`. Pass its `theta` and `state` to `train` again to resume the run."""
 
     theta: Theta
+    """The parameters after the last update."""
     state: TrainState
+    """The state of the run, for `train(..., state=result.state)`."""
     history: History
+    """The record of the updates of this call."""
     interrupted: bool
-    """Whether Ctrl-C was pressed, or the callback ended the run before its last update."""
+    """True if Ctrl-C was pressed, or if the callback ended the run before its last update."""
     signalled: bool = False
-    """Whether it was Ctrl-C."""
+    """True if Ctrl-C was pressed."""
     diverged: bool = False
-    """True if training stopped because no worker had given anything finite for a while."""
+    """True if training stopped because no worker gave a finite contribution for two episodes."""
 
     def __repr__(self) -> str:
         ended = " diverged," if self.diverged else " interrupted," if self.interrupted else ""
@@ -64,36 +67,47 @@ def train(
     progress: bool | Reporter = False,
     state: TrainState | None = None,
 ) -> TrainResult:
-    """Minimise the loss by updates of an optimizer with an estimator's gradients.
+    """Minimise the loss with an optax optimizer and an estimator's gradients.
 
-    With a JAX system many updates run in one compiled call; with any other pool the loop is
-    Python's. Ctrl-C ends the run after the updates under way and returns what was done so far.
-    Training also stops, with a warning, once no worker has given a finite loss or gradient for
-    two episodes (`result.diverged`).
+    With a JAX system, many updates run in one compiled call; with any other pool, Python loops
+    over the updates. Ctrl-C ends the run after the current updates, and `train` returns the
+    result so far. Training also stops, with a `NonFiniteWarning`, if no worker gives a finite loss
+    or gradient for two episodes (`result.diverged`).
 
-    ```python
-    system = nres.systems.Lorenz()
-    estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
-    result = nres.train(
-        estimator, optax.sgd(1e-5), system.initial_theta(), updates=1000, key=jax.random.key(0)
-    )
-    result.theta, result.history.loss
-    ```
+    Args:
+        estimator: Any estimator of `nres`.
+        optimizer: Any optax optimizer.
+        theta: The parameters to start from, a pytree of floating-point arrays. They are not
+            modified.
+        updates: The number of updates to make.
+        key: A JAX random key; required unless `state` is given.
+        eval_fn: A function of `theta` that returns a number or a dictionary of numbers. It is
+            called before the first update, every `eval_every` updates, and after the last update.
+        eval_every: The number of updates between evaluations; a twentieth of `updates` by default.
+        callback: A function that is called with a `Progress` about twice per second, and after the
+            evaluation before the first update. The run ends early if it returns true.
+        progress: True to display the phase, the updates, the loss and the time left; or a
+            `Reporter` of your own.
+        state: The `state` of an earlier result, to resume that run.
 
-    **Arguments:**
+    Returns:
+        The final parameters, the state to resume from, and the history of the run.
 
-    - `estimator`: any estimator of `nres`.
-    - `optimizer`: any optax optimizer.
-    - `theta`: the parameters to start from. They are not modified.
-    - `updates`: how many updates to make.
-    - `key`: a JAX random key; not needed with `state`.
-    - `eval_fn`: called as `eval_fn(theta)` before the first update, every `eval_every` updates
-        (a twentieth of `updates` by default) and after the last; returns a number or a
-        dictionary of numbers.
-    - `callback`: called as `callback(progress)` about twice a second, with a `Progress`, and
-        after the evaluation before the first update; the run ends early if it returns true.
-    - `progress`: `True` shows what is going on: compiling, unlocking, updates, loss, time left.
-    - `state`: the `state` of an earlier result, to continue that run.
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If the optimizer does not fit `theta`, or the state does not fit the optimizer.
+        NonFiniteError: If a worker's loss or gradient is not finite and the estimator was created
+            with `nonfinite="raise"`.
+
+    Example:
+        ```python
+        system = nres.systems.Lorenz()
+        estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
+        result = nres.train(
+            estimator, optax.sgd(1e-5), system.initial_theta(), updates=1000, key=jax.random.key(0)
+        )
+        result.theta, result.history.loss
+        ```
     """
     _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
@@ -104,7 +118,7 @@ def train(
         eval_every = whole_number("eval_every", eval_every)
     eval_every = eval_every or max(1, math.ceil(updates / 20))
     if state is None and key is None:
-        raise ValueError("train needs a key, or the state of an earlier run to continue.")
+        raise ValueError("train needs a key, or the state of an earlier run to resume.")
     key = None if key is None else as_key(key)
     title = f"{type(estimator).__name__}, {updates:,} updates"
     with _reporting(progress, title) as reporter:
@@ -116,7 +130,7 @@ def train(
         last = first + updates
         chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
         updater = updates_of(estimator, update, chunks)
-        # Compiled code reuses the memory of its arguments: work on copies.
+        # Compiled code reuses the memory of its arguments, so work on copies.
         if state is None:
             assert key is not None
             theta = _copy(estimator.check(theta))
@@ -148,7 +162,7 @@ def train(
             if eval_fn is not None and state.update == 0:
                 tell(Progress(position[0], state, last, log.nothing(), evaluate(position[0])))
             while state.update < last and not log.diverged:
-                # Every process has its own clock, and a signal reaches one of them.
+                # The clocks of the processes differ, and a signal reaches only one of them.
                 size, stop = multihost.agree_on(size, stop or interrupted())
                 if stop:
                     break
@@ -182,7 +196,7 @@ def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | Non
     elif not progress:
         yield None
     else:
-        from nres.display import Display  # rich is slow to import: for those who look
+        from nres.display import Display  # here, because rich is slow to import
 
         with Display(title) as display:
             yield display
@@ -194,7 +208,7 @@ def _state(position: tuple, log: Log) -> TrainState:
 
 
 def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> None:
-    """Refuse the state of another optimizer."""
+    """Raise a `ValueError` if the state belongs to another optimizer."""
     trees = (state.optimizer, jax.eval_shape(optimizer.init, theta))
     given, own = (
         (str(jax.tree.structure(tree)), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
@@ -202,18 +216,18 @@ def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> N
     )
     if given != own:
         raise ValueError(
-            "state was made with another optimizer, or for other parameters: its optimizer state "
-            f"is {given[0]}, and this one's is {own[0]}."
+            "state belongs to another optimizer or to other parameters: its optimizer state is "
+            f"{given[0]}, but this optimizer's is {own[0]}."
         )
 
 
 def _check_parts(
     estimator: Any, optimizer: Any, eval_fn: Any, callback: Any, progress: Any, state: Any
 ) -> None:
-    """Refuse what is no estimator or optimizer, with what was probably meant."""
+    """Raise a `TypeError` for an argument of the wrong type, and suggest the right one."""
     if not isinstance(estimator, Estimator):
         raise TypeError(
-            f"estimator must be an estimator of nres, such as nres.NRES(system, ...); got "
+            f"estimator must be an estimator of nres, for example nres.NRES(system, ...); got "
             f"{type(estimator).__name__}."
         )
     if not (callable(getattr(optimizer, "init", None)) and hasattr(optimizer, "update")):
@@ -244,9 +258,9 @@ def _copy(tree: PyTree) -> PyTree:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C ask for an orderly end; the second interrupts as usual."""
+    """Let the first Ctrl-C request an orderly end; the second interrupts as usual."""
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals reach the main thread alone
+        yield lambda: False  # signals reach only the main thread
         return
     asked = False
     before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL

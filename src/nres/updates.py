@@ -26,18 +26,19 @@ from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
 from nres.workers import Steps
 
-# Between two visits to Python, compiled code runs for about so long, and at most so many updates.
-# Each visit costs: on a CPU, the memory for what is temporary is taken anew.
+# Compiled code returns to Python after about this many seconds, and after at most this many
+# updates. Each return has a cost: on a CPU, temporary memory is allocated again.
 DISPATCH_SECONDS = 0.5
 DISPATCH_UPDATES = 4096
-# On an accelerator every iteration of a loop of unknown length waits for the host, so updates
-# come in bundles of known length: up to this many, and about so many sequential steps.
+# On an accelerator, every iteration of a loop of unknown length waits for the host. Updates are
+# therefore grouped into bundles of known length: at most this many updates, and about this many
+# sequential steps.
 BUNDLE = 32
 BUNDLE_STEPS = 3200
 
 
-# The numbers that are kept of every update, in two rows: each costs a write to memory. Behind the
-# whole numbers come those that the estimator's placement reports.
+# The numbers that are recorded of every update, in two rows, because each row costs a write to
+# memory. The numbers that the estimator's placement reports follow the integers.
 _FLOATS = ("loss", "grad_norm")
 _INTEGERS = (
     "nonfinite",
@@ -48,16 +49,16 @@ _INTEGERS = (
 )
 
 Rows = dict[str, np.ndarray]
-"""The record of some updates: a column for each number that is kept of an update."""
+"""The record of some updates: one column for each recorded number."""
 Position = tuple[Theta, PyTree, EstimatorState]
 """Parameters, optimizer state and estimator state."""
 
 
 class Chunks:
-    """The updates that one call of compiled code makes.
+    """The grouping of updates into calls of compiled code.
 
-    Updates are bundled from evaluation to evaluation; what is left before one is made singly. How
-    an update is made so depends on its number alone, not on where a run was continued.
+    Updates are bundled between two evaluations; the remainder before an evaluation runs one by
+    one. The grouping of an update depends only on its number, not on where a run was resumed.
     """
 
     def __init__(self, estimator: Estimator, eval_every: int | None, last: int):
@@ -69,12 +70,12 @@ class Chunks:
         self.bundle = divisors[-1] if 4 * divisors[-1] >= largest else largest
 
     def stop(self, update: int) -> int:
-        """The first update after this one at which a call must end."""
+        """Return the first update after this one at which a call must end."""
         every = self.eval_every
         return self.last if every is None else min(self.last, (update // every + 1) * every)
 
     def next(self, update: int) -> tuple[int, int]:
-        """The size of a bundle, and how many updates may be made with it."""
+        """Return the size of the next bundle, and the number of updates to make in such bundles."""
         done = update if self.eval_every is None else update % self.eval_every
         left = self.stop(update) - update
         to_next_bundle = -done % self.bundle
@@ -83,7 +84,7 @@ class Chunks:
         return 1, min(left, to_next_bundle) or left
 
     def bundles(self, update: int) -> set[int]:
-        """All sizes of bundles that will be used."""
+        """Return all bundle sizes that the rest of the run uses."""
         sizes: set[int] = set()
         while update < self.last and len(sizes) < 2:
             size, most = self.next(update)
@@ -93,26 +94,26 @@ class Chunks:
 
 
 class CompiledUpdates:
-    """Makes many updates, or rounds that unlock the workers, in one call of compiled code.
+    """Many updates, or rounds that unlock the workers, in one call of compiled code.
 
-    Both are one program, which is compiled once: most of it is the window that they share.
+    Updates and unlocking rounds are one program, which is compiled once: both mostly consist of
+    the same window.
 
-    **Arguments:**
-
-    - `estimator`: the estimator.
-    - `update`: what `lift_update` made of the optimizer.
-    - `chunks`: how many updates to make in one call.
+    Args:
+        estimator: The estimator.
+        update: The optimizer's update, from `lift_update`.
+        chunks: The grouping of updates into calls.
     """
 
     def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
         self.estimator, self.update, self.chunks = estimator, update, chunks
-        # In updates nobody waits.
+        # While updating, no worker waits.
         self.updating = (False, np.int32(0), np.zeros(estimator.workers, np.int32))
 
     def start(
         self, theta: Theta, optimizer_state: PyTree, key: Array, phase: Callable[[str], Any]
     ) -> tuple[Position, Steps]:
-        """Compile, and bring the workers to their starting points; what that cost."""
+        """Compile, run the workers to their starting points, and return the steps that took."""
         state, offset = starting_points(self.estimator, theta, key)
         position = self.compile((theta, optimizer_state, state), 0)
         if self.estimator.windows == 1:
@@ -121,13 +122,13 @@ class CompiledUpdates:
         return self._unlock(np.asarray(offset), position)
 
     def compile(self, position: Position, update: int) -> Position:
-        """Compile what a run that goes on from here needs."""
+        """Compile everything that a run from this update on needs."""
         for bundle in self.chunks.bundles(update):
-            position, *_ = _compiled_updates(self._arguments(0, bundle), position)  # no update
+            position, *_ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
         return position
 
     def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
-        """Make about `size` updates, at least one."""
+        """Make about `size` updates, and at least one."""
         bundle, most = self.chunks.next(update)
         bundles = max(1, min(size, most) // bundle)
         arguments = self._arguments(bundles, bundle)
@@ -142,11 +143,11 @@ class CompiledUpdates:
         return self.estimator, self.update, jnp.asarray(bundles), bundle, given
 
     def _unlock(self, offset: np.ndarray, position: Position) -> tuple[Position, Steps]:
-        """Run each worker to its starting point, `offset` windows away; what that cost."""
+        """Run each worker `offset` windows to its starting point; return the steps that took."""
         estimator, most = self.estimator, int(offset.max())
         sizes = sorted(self.chunks.bundles(0)) or [1]
         bundle = max([size for size in sizes if size <= most] or sizes[:1])
-        # Workers start late and arrive together; the first rounds may be empty.
+        # Workers start late and arrive together, so the first rounds may be empty.
         rounds = -(-most // bundle) * bundle
         bound = estimator.most_steps
         steps, done, size = Steps(0, 0), 0, 1
@@ -158,7 +159,7 @@ class CompiledUpdates:
             position, floats, integers = _compiled_updates(arguments, position)
             count *= bundle
             rows = named_rows(estimator, count, floats, integers)
-            # In rounds that are almost empty this number is large: 32 bits without a sign.
+            # In almost empty rounds this number is large and needs all 32 bits, without a sign.
             unused = (
                 rows[name].astype(np.uint32) for name in ("unused_total", "unused_sequential")
             )
@@ -168,7 +169,7 @@ class CompiledUpdates:
             steps = Steps(*(s + more for s, more in zip(steps, spent, strict=True)))
             done += count
             size = next_size(count, time.perf_counter() - began)
-            size, _ = multihost.agree_on(size, False)  # every process has its own clock
+            size, _ = multihost.agree_on(size, False)  # the clocks of the processes differ
         if steps_are_known(estimator, position[2]):
             windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), most)
             steps = Steps(*(estimator.window * count for count in windows))
@@ -176,7 +177,7 @@ class CompiledUpdates:
 
 
 class LoopedUpdates:
-    """Makes one update after another, with a pool or a placement that JAX cannot trace."""
+    """Updates one after another, for a pool or a placement that JAX cannot trace."""
 
     def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
         self.estimator, self.update = estimator, update
@@ -194,7 +195,7 @@ class LoopedUpdates:
     def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
         theta, optimizer_state, state = position
         estimate = compute_estimate(self.estimator, theta, state)
-        # Only what the update reads is handed to compiled code: a simulator's state stays outside.
+        # Compiled code gets only what the update reads: a simulator's state stays outside.
         grad, loss = estimate.grad, estimate.loss.astype(float)
         theta, optimizer_state = _apply(self.update, grad, optimizer_state, theta, loss)
         floats, integers = _report(*_reported(estimate))
@@ -205,13 +206,13 @@ class LoopedUpdates:
 def updates_of(
     estimator: Estimator, update: Lifted, chunks: Chunks
 ) -> CompiledUpdates | LoopedUpdates:
-    """Choose how to make updates."""
+    """Choose between compiled and looped updates."""
     kind: Any = choose(estimator, CompiledUpdates, LoopedUpdates)
     return kind(estimator, update, chunks)
 
 
 def next_size(count: int, elapsed: float) -> int:
-    """The number of updates for the next call, after one that made `count` in so many seconds."""
+    """Choose the number of updates of the next call from the count and seconds of the last."""
     return int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
 
 
@@ -246,14 +247,16 @@ def _compiled_updates(arguments, position):
 
 
 def lift_update(optimizer: optax.GradientTransformation, theta: Theta) -> Lifted:
-    """Trace one update of an optimizer: from gradient, state, `theta` and loss to the next two.
+    """Trace one update of an optimizer: (gradient, state, `theta`, loss) to (`theta`, state).
 
-    An equal optimizer, or one that differs in its numbers alone, is not compiled anew. Raise a
-    `ValueError` if the optimizer cannot update `theta`; nothing is computed.
+    Equal optimizers, and optimizers that differ only in their numbers, share one compilation.
+
+    Raises:
+        ValueError: If the optimizer cannot update `theta`. The check computes nothing.
     """
 
     def update(grad, state, theta, loss):
-        # Some optimizers want to know the loss, too.
+        # Some optimizers also need the loss.
         extended = optax.with_extra_args_support(optimizer)
         change, state = extended.update(grad, state, theta, value=loss)
         return optax.apply_updates(theta, change), state
@@ -279,7 +282,7 @@ def _reported(estimate: Estimate) -> tuple:
 
 @eqx.filter_jit
 def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
-    """The numbers of an update, in the order of `_FLOATS` and `_INTEGERS`."""
+    """Return the recorded numbers of an update, in the order of `_FLOATS` and `_INTEGERS`."""
     norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
     floats = jnp.stack([loss.astype(float), norm.astype(float)])
@@ -288,7 +291,7 @@ def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
 
 
 def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> Rows:
-    """The numbers of the first `count` updates, by name."""
+    """Return the recorded numbers of the first `count` updates, by name."""
     names = (*_INTEGERS, *estimator.placement.reports)
     floats, integers = np.asarray(floats)[:count], np.asarray(integers)[:count]
     columns = dict(zip(_FLOATS, floats.T, strict=True))

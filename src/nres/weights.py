@@ -1,4 +1,4 @@
-"""Parameters in `.npz` files: one array for each leaf, by its path, and nothing that can run."""
+"""Parameters in `.npz` files: one array per leaf, named by its path, and nothing executable."""
 
 import os
 import zipfile
@@ -15,7 +15,7 @@ from nres.checks import check_memory
 from nres.files import open_plain, replacing
 from nres.system import Theta
 
-# What the header of an array takes in a file, at most.
+# The maximal size of an array's header in a file.
 _HEADER = 10_000
 _FAILURES = (
     OSError,
@@ -31,28 +31,31 @@ _FAILURES = (
 
 
 class WeightsError(ValueError):
-    """A file that does not hold the parameters that were asked for."""
+    """Error for a file that does not hold the expected parameters."""
 
 
 def named_arrays(theta: Theta) -> dict[str, np.ndarray]:
-    """The leaves of `theta` by name, such as `theta['rate']`."""
+    """Return the leaves of `theta` by name, for example `theta['rate']`."""
     leaves = jax.tree_util.tree_leaves_with_path(theta)
     return {f"theta{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
 def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
-    """Write parameters to one `.npz` file, which `load_theta` and `nres train --from` read.
+    """Write parameters to an `.npz` file, which `load_theta` and `nres train --from` read.
 
-    ```python
-    nres.save_theta("mine.npz", result.theta)
-    theta = nres.load_theta("mine.npz", like=system.initial_theta(key))
-    ```
+    Args:
+        path: The file. Its name must end in `.npz`; an existing file is replaced.
+        theta: The parameters, any pytree of arrays.
+        more: Further arrays to store, by name.
 
-    **Arguments:**
+    Raises:
+        WeightsError: If the name does not end in `.npz`.
 
-    - `path`: the file; it must end in `.npz`, and is replaced if it is there.
-    - `theta`: the parameters, any pytree of arrays.
-    - `more`: other arrays to keep along, by name.
+    Example:
+        ```python
+        nres.save_theta("mine.npz", result.theta)
+        theta = nres.load_theta("mine.npz", like=system.initial_theta(key))
+        ```
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -65,18 +68,23 @@ def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
 def load_theta(path: str | Path, like: PyTree, *, follow: bool = True) -> Theta:
     """Read parameters from an `.npz` file of `save_theta`, `nres export` or `numpy.savez`.
 
-    **Arguments:**
+    Args:
+        path: The file. Nothing in it is executed.
+        like: Parameters of the same structure, shapes and dtypes.
+        follow: False to refuse a file that is a symbolic link.
 
-    - `path`: the file. Nothing in it is executed.
-    - `like`: parameters of the same structure, shapes and dtypes.
-    - `follow`: whether the file may be a link.
+    Returns:
+        The parameters, in the structure of `like`.
+
+    Raises:
+        WeightsError: If the file cannot be read, or holds other parameters than `like`.
     """
     with Archive(path, follow=follow) as archive:
         return archive.theta(like)
 
 
 class Archive:
-    """An `.npz` file from anywhere: nothing larger than expected is unpacked or allocated."""
+    """An `.npz` file from an untrusted source: arrays larger than expected are not unpacked."""
 
     def __init__(self, path: str | Path, *, follow: bool = True):
         if not isinstance(path, str | os.PathLike):
@@ -98,7 +106,7 @@ class Archive:
         self._file.close()
 
     def read(self, name: str, largest: int) -> np.ndarray:
-        """One array, of at most so many bytes."""
+        """Read one array of at most `largest` bytes."""
         try:
             if self._zip.getinfo(f"{name}.npy").file_size > largest + _HEADER:
                 raise ValueError(f"{name} has more than {largest:,} bytes")
@@ -118,7 +126,7 @@ class Archive:
             raise WeightsError(f"{self.path} cannot be read: {error}.") from error
 
     def theta(self, like: PyTree) -> Theta:
-        """The parameters, in the structure of `like`."""
+        """Read the parameters, in the structure of `like`."""
         named, structure = jax.tree_util.tree_flatten_with_path(like)
         leaves: list[Any] = []
         for path, leaf in named:
@@ -129,15 +137,15 @@ class Archive:
                 raise WeightsError(f"`like` must have numbers as {name}: {error}") from error
             found = None
             if name in self.names:
-                # Twice, since double precision may be read where single is wanted.
+                # Twice the size, because a file may hold double precision where single is wanted.
                 found = self.read(name, 2 * dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
             if found is None or found.shape != shape:
                 there = "nothing" if found is None else list(found.shape)
                 raise WeightsError(
-                    f"{self.path}: {name} should have the shape {list(shape)}, and has {there}."
+                    f"{self.path}: {name} should have the shape {list(shape)}, but has {there}."
                 )
             if found.dtype.kind == "V" and found.dtype.itemsize == dtype.itemsize:
-                found = found.view(dtype)  # NumPy does not know bfloat16, and stores its bytes
+                found = found.view(dtype)  # NumPy does not know bfloat16 and stores its bytes
             if not np.issubdtype(found.dtype, np.floating) and found.dtype != dtype:
                 raise WeightsError(f"{self.path}: {name} has dtype {found.dtype}, not {dtype}.")
             leaves.append(jnp.asarray(found, dtype))

@@ -1,4 +1,4 @@
-"""Workers: where each of them is, what it carries, and what it contributes in a window."""
+"""Workers: their positions, the values they carry, and their contributions in a window."""
 
 import functools
 from typing import NamedTuple
@@ -13,34 +13,35 @@ from nres.system import Theta, at_least_single, squared_norm
 
 
 class Steps(NamedTuple):
-    """Unroll steps spent."""
+    """Number of unroll steps."""
 
     total: int
-    """All of them, over every member of every worker."""
+    """The steps of all members of all workers."""
     sequential: int
-    """Those that had to follow one another, were all unrolls run in parallel."""
+    """The number of steps in sequence if all unrolls ran in parallel."""
 
 
 class Workers(eqx.Module):
-    """The positions of workers. All of a worker's randomness comes from its key."""
+    """The positions of the workers. Each worker's key determines all of its randomness."""
 
     key: Key[Array, " workers"]
     episode: Int[Array, " workers"]
+    """The number of episodes that each worker has finished."""
     start: Int[Array, " workers"]
     """The step of the episode at which the next window starts."""
 
     @eqx.filter_jit
     def episode_keys(self) -> Key[Array, " workers"]:
-        """The keys of the systems' own randomness, one per episode."""
+        """Return the key of each worker's current episode, for the system's own randomness."""
         return jax.vmap(jax.random.fold_in)(self.key, self.episode)
 
     def noise_numbers(self, horizon: int, period: int | Int[Array, ""]) -> Int[Array, " workers"]:
-        """The number of the noise that each worker uses, with a new one every `period` steps."""
+        """Return the index of each worker's noise, if a new one begins every `period` steps."""
         return self.episode * -(-horizon // period) + self.start // period
 
     @eqx.filter_jit
     def advance(self, length: Int[Array, " workers"], horizon: int) -> "Workers":
-        """Move the workers by one window."""
+        """Move the workers forward by one window."""
         end = self.start + length
         finished = end >= horizon
         episode = self.episode + finished.astype(self.episode.dtype)
@@ -49,7 +50,7 @@ class Workers(eqx.Module):
 
 @functools.partial(jax.jit, static_argnums=1)
 def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, " workers"]:
-    """Derive a key for each worker: the same for a worker, however many there are."""
+    """Derive a key for each worker. A worker's key does not depend on the number of workers."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
 
 
@@ -59,7 +60,7 @@ class Carry(eqx.Module):
     noise: NoiseState | None
     """The noise or direction of each worker."""
     pool: PyTree
-    """States, and what goes along with them, with axes `(members, workers)` in front."""
+    """The states of the unrolls, with axes `(members, workers)` in front."""
 
 
 class Response(eqx.Module):
@@ -70,13 +71,13 @@ class Response(eqx.Module):
     rows: PyTree
     """$r_i$, a pytree like `theta` with an axis of workers in front."""
     loss: Float[Array, " workers"]
-    """The mean loss per step of each worker's unrolls, to be reported."""
+    """The mean loss per step of each worker's unrolls, for reports."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
 
 
 class Contributions(eqx.Module):
-    """The contributions of the workers, or of some of them, added up."""
+    """The summed contributions of all workers or of a part of them."""
 
     grad: Theta
     """The sum over the workers whose contribution is finite."""
@@ -94,9 +95,9 @@ class Contributions(eqx.Module):
 
 @eqx.filter_jit
 def summed(response: Response) -> Contributions:
-    """Add up what the workers contribute, leaving out what is not finite.
+    """Add up the workers' contributions, leaving out those that are not finite.
 
-    In single precision at least: half would overflow where the mean does not.
+    The sum is in at least single precision: half precision could overflow although the mean fits.
     """
     coefficient, rows = response.coefficient, response.rows
     norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
@@ -106,7 +107,7 @@ def summed(response: Response) -> Contributions:
     def add(rows):
         rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
         rows = rows.astype(at_least_single(rows.dtype))
-        # Full precision: the matrix units' short float would cost three digits and save nothing.
+        # Full precision: the matrix units' short floats would lose three digits and save no time.
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 

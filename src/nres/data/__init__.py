@@ -1,4 +1,4 @@
-"""Image data sets: one in the package, the others on disk or downloaded."""
+"""Image data sets: one is part of the package, the others are read from disk or downloaded."""
 
 from nres.data.datasets import CIFAR10 as CIFAR10
 from nres.data.datasets import DATASETS as DATASETS

@@ -1,4 +1,4 @@
-"""Data sets, their files, and the folders that are searched for them."""
+"""Data sets, their files, and the folders to search for them."""
 
 import dataclasses
 import os
@@ -6,18 +6,19 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """Data that is missing or not what it should be."""
+    """Error for data that is missing or corrupt."""
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """One file of a data set, in the layout of its authors."""
+    """One file of a data set, in its authors' layout."""
 
     name: str
+    """The name of the file."""
     size: int
-    """Number of bytes, unpacked."""
+    """The number of bytes, unpacked."""
     sha256: str
-    """Checksum of the unpacked bytes: packing may differ from copy to copy."""
+    """The checksum of the unpacked bytes. Packed bytes may differ between copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +26,26 @@ class Dataset:
     """A data set that is read from disk or downloaded."""
 
     name: str
+    """The name of the data set, as in `nres data --download`."""
     folder: str
-    """The name that its authors or distributors give to the folder of its files."""
+    """The usual name of the folder of its files."""
     files: tuple[File, ...]
+    """The files."""
     url: str
     """The address of its archive, or of the folder of its files."""
     archive_sha256: str | None = None
-    """Checksum of the archive, if there is one."""
+    """The checksum of the archive, if there is one."""
 
     def find(self, file: File, data_dir: str | Path | None = None) -> Path | None:
-        """Return the path of a file, packed or unpacked, or `None`."""
+        """Find a file of the data set, packed or unpacked.
+
+        Args:
+            file: One of `files`.
+            data_dir: The folder to search; by default, the usual folders.
+
+        Returns:
+            The path of the file, or `None` if it is not there.
+        """
         names = (file.name, file.name.removesuffix(".gz"))
         for place in places(data_dir):
             for folder in (place / self.folder, place):
@@ -44,28 +55,36 @@ class Dataset:
         return None
 
     def require(self, file: File, data_dir: str | Path | None = None) -> Path:
-        """Return the path of a file, or raise a `DataError` that says how to get it."""
+        """Find a file, or raise a `DataError` that says how to get it. Arguments as for `find`."""
         if found := self.find(file, data_dir):
             return found
         looked = ", ".join(str(place) for place in places(data_dir))
         raise DataError(
             f"{self.name}: {file.name} is not in {looked} (nor in a folder {self.folder} there). "
-            f"`nres data --download {self.name}` downloads it; --data-dir or NRES_DATA_DIR "
-            "name another folder."
+            f"Download it with `nres data --download {self.name}`, or name another folder with "
+            "--data-dir or NRES_DATA_DIR."
         )
 
 
 def places(data_dir: str | Path | None = None) -> list[Path]:
-    """List the folders to search, in order: `data_dir` alone if given, else the usual ones."""
+    """List the folders to search, in order.
+
+    Args:
+        data_dir: If given, the only folder. Otherwise the folders are `NRES_DATA_DIR` if it is
+            set, the user's cache, and `/usr/share/datasets`.
+
+    Returns:
+        The folders, which need not exist.
+    """
     if data_dir is not None:
         return [Path(data_dir)]
     given = os.environ.get("NRES_DATA_DIR")
-    # The last is where Debian's packages of data sets put them.
+    # Debian's packages of data sets install to the last one.
     return [*([Path(given)] if given else []), cache_folder(), Path("/usr/share/datasets")]
 
 
 def cache_folder() -> Path:
-    """Return the default folder for downloads: the user's cache."""
+    """Return the default folder for downloads, which is in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("nres", appauthor=False)

@@ -1,8 +1,8 @@
-"""Downloads: verified in full before any file is written, and written whole or not at all.
+"""Downloads of data sets, which are verified completely before any file is written.
 
-Written by hand rather than with pooch: pooch verifies the packed file, whose bytes differ between
-mirrors, has no limit on the size of an answer, and puts a file in place before its contents could
-be verified.
+This is written by hand instead of with pooch. Pooch verifies the packed file, whose bytes differ
+between mirrors; it has no limit on the size of an answer; and it puts a file in place before its
+contents could be verified.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from nres.data.read import checked
 from nres.files import replacing
 
 Report = Callable[[str, int, int | None], None]
-"""Called with a file's name, the bytes received so far, and their total number if known."""
+"""A function of a file's name, the number of bytes received so far, and their total if known."""
 
 
 def download(
@@ -30,18 +30,25 @@ def download(
 ) -> Path:
     """Download a data set, except for files that exist and are intact.
 
-    ```python
-    nres.data.download(nres.data.CIFAR10)
-    ```
+    All files are verified before any is written, and each is written completely or not at all.
 
-    **Arguments:**
+    Args:
+        dataset: One of `nres.data.DATASETS`.
+        data_dir: The parent of the data set's folder; by default, the user's cache.
+        url: The address of a mirror with the layout of the original.
+        report: A function that is called as bytes arrive, with the name of the file, the number of
+            bytes received, and their total if known.
 
-    - `dataset`: one of `nres.data.DATASETS`.
-    - `data_dir`: the parent of the data set's folder; the user's cache by default.
-    - `url`: a mirror with the layout of the original.
-    - `report`: called as bytes arrive.
+    Returns:
+        The folder of the data set's files.
 
-    **Returns:** the folder of its files.
+    Raises:
+        DataError: If the download fails, or the files are not those expected.
+
+    Example:
+        ```python
+        nres.data.download(nres.data.CIFAR10)
+        ```
     """
     place = cache_folder() if data_dir is None else data_dir
     url = (url or dataset.url).rstrip("/")
@@ -54,12 +61,12 @@ def download(
         contents = _from_archive(dataset, url, report)
     else:
         contents = {file.name: _fetch(f"{url}/{file.name}", file.size, report) for file in missing}
-    # Verify all of them before anything is written.
+    # Verify all files before writing any.
     for file in missing:
         checked(contents[file.name], file, f"{url}/{file.name}")
     for file in missing:
         path = targets[file]
-        if path.suffix != Path(file.name).suffix:  # an unpacked file, and damaged
+        if path.suffix != Path(file.name).suffix:  # the existing file is unpacked and damaged
             path = path.with_name(file.name)
         with replacing(path) as partial:
             partial.write_bytes(contents[file.name])
@@ -79,7 +86,7 @@ def _from_archive(dataset: Dataset, url: str, report: Report | None) -> dict[str
     found = hashlib.sha256(archive).hexdigest()
     if found != dataset.archive_sha256:
         raise DataError(
-            f"{url} is not what it should be: its SHA-256 is {found}, "
+            f"{url} is not the expected archive: its SHA-256 is {found}, "
             f"expected {dataset.archive_sha256}."
         )
     contents = {}
@@ -92,7 +99,7 @@ def _from_archive(dataset: Dataset, url: str, report: Report | None) -> dict[str
 
 
 def _fetch(url: str, size: int, report: Report | None) -> bytes:
-    """Download a file that holds `size` bytes; packed, it is hardly larger than that."""
+    """Download a file that unpacks to `size` bytes; packed, it may be only slightly larger."""
     name = url.rsplit("/", 1)[-1]
     parts, got = [], 0
     try:

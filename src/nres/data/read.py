@@ -1,4 +1,4 @@
-"""Readers of images, which verify every file before they use it."""
+"""Readers of image data sets, which verify every file before they use it."""
 
 import gzip
 import hashlib
@@ -20,26 +20,35 @@ class Images(NamedTuple):
     """Images and their labels."""
 
     images: UInt8[np.ndarray, "count height width channels"]
+    """The pixels, from 0 to 255."""
     labels: UInt8[np.ndarray, " count"]
+    """The class of each image, from 0 to 9."""
 
 
 def fashion_mnist(
     size: int = 8, *, split: str = "train", data_dir: str | Path | None = None
 ) -> Images:
-    """Read Fashion-MNIST: 60,000 grey images of ten kinds of clothing, and 10,000 to test on.
+    """Read Fashion-MNIST: 60,000 grey images of ten kinds of clothing, and 10,000 test images.
 
-    ```python
-    images, labels = nres.data.fashion_mnist()
-    ```
+    Args:
+        size: 8 for the training images scaled to 8 x 8, which are part of nres; 28 for the
+            original files.
+        split: `"train"` or `"test"`; only the original files have `"test"`.
+        data_dir: The folder of the original files; by default, the usual folders are searched.
 
-    **Arguments:**
+    Returns:
+        The images and their labels.
 
-    - `size`: 8 gives the training images scaled to 8 x 8, which come with nres; 28 reads the
-        original files.
-    - `split`: `"train"` or `"test"` (of the original files).
-    - `data_dir`: the folder of the original files; by default the usual folders are searched.
+    Raises:
+        DataError: If the files are missing or corrupt, or there is no such size and split.
 
-    **Reference:** Xiao, Rasul, Vollgraf, *Fashion-MNIST*, 2017 (MIT licence).
+    Example:
+        ```python
+        images, labels = nres.data.fashion_mnist()
+        ```
+
+    Reference:
+        Xiao, Rasul, Vollgraf, *Fashion-MNIST*, 2017 (MIT licence).
     """
     if size not in (8, 28) or split not in ("train", "test") or (size, split) == (8, "test"):
         raise DataError(
@@ -57,21 +66,27 @@ def fashion_mnist(
 
 
 def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Images:
-    """Read CIFAR-10: 50,000 colour images of ten classes, 32 x 32, and 10,000 to test on.
+    """Read CIFAR-10: 50,000 colour images of ten classes, 32 x 32, and 10,000 test images.
 
-    It reads the binary version of its authors.
+    The files must be those of the authors' binary version.
 
-    **Arguments:**
+    Args:
+        split: `"train"` or `"test"`.
+        data_dir: The folder of the files; by default, the usual folders are searched.
 
-    - `split`: `"train"` or `"test"`.
-    - `data_dir`: the folder of the files; by default the usual folders are searched.
+    Returns:
+        The images and their labels.
 
-    **Reference:** Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
+    Raises:
+        DataError: If the files are missing or corrupt, or there is no such split.
+
+    Reference:
+        Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
     """
     if split not in ("train", "test"):
         raise DataError(f"cifar10 has the splits train and test, got {split!r}.")
     files = CIFAR10.files[:5] if split == "train" else CIFAR10.files[5:]
-    # Each record is a label and a picture, red before green before blue.
+    # Each record is a label and an image, first all red values, then green, then blue.
     records = np.concatenate([_read(CIFAR10, file, data_dir).reshape(-1, 3073) for file in files])
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return Images(np.ascontiguousarray(images), records[:, 0].copy())
@@ -83,18 +98,18 @@ def _read(dataset: Dataset, file: File, data_dir: str | Path | None) -> UInt8[np
 
 
 def checked(packed: bytes, file: File, where: str) -> bytes:
-    """Unpack the contents of a file; raise a `DataError` if they are not as they should be."""
+    """Unpack and verify the contents of a file; raise a `DataError` if they are corrupt."""
     content = packed
     if where.endswith(".gz"):
         try:
-            # No more than expected, lest a forged file fill the memory.
+            # Read no more than expected, so that a forged file cannot fill the memory.
             content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(file.size + 1)
         except (EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{where} cannot be unpacked, it is cut off or corrupt.") from error
+            raise DataError(f"{where} cannot be unpacked: it is truncated or corrupt.") from error
     if len(content) != file.size:
         raise DataError(
             f"{where} has {len(content):,} bytes{' or more' if len(content) > file.size else ''}, "
-            f"expected {file.size:,}: it is cut off or something else."
+            f"expected {file.size:,}: it is truncated, or another file."
         )
     if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
         raise DataError(f"{where} is corrupt: its SHA-256 is {found}, expected {file.sha256}.")

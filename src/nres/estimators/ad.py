@@ -10,7 +10,7 @@ from nres.system import Theta, at_least_single
 
 
 class Differentiating(Estimator):
-    """The common part of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll per worker."""
+    """Base class of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll per worker."""
 
     pool: TraceablePool
 
@@ -19,9 +19,9 @@ class Differentiating(Estimator):
     def __check_init__(self) -> None:
         if not self.pool.traceable:
             raise TypeError(
-                f"{type(self).__name__} differentiates the system, and "
-                f"{type(self.pool).__name__} is a black box. An evolution strategy needs nothing "
-                "but losses: nres.NRES(pool, workers=..., window=..., sigma=...)."
+                f"{type(self).__name__} differentiates the system, but "
+                f"{type(self.pool).__name__} is a black box. Use an evolution strategy, which "
+                "needs only losses: nres.NRES(pool, workers=..., window=..., sigma=...)."
             )
 
     @property
@@ -30,12 +30,20 @@ class Differentiating(Estimator):
 
 
 def for_lanes(theta: Theta, workers: int) -> PyTree:
-    """`theta` for one member of each worker."""
+    """Repeat `theta` for one member of each worker.
+
+    Args:
+        theta: The parameters.
+        workers: The number of workers.
+
+    Returns:
+        A pytree like `theta` with axes `(1, workers)` in front.
+    """
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (1, workers, *x.shape)), theta)
 
 
 def widened(theta: Theta) -> Theta:
-    """`theta` in single precision at least, in which gradients are to be added up."""
+    """Convert `theta` to at least single precision, in which gradients are added up."""
     return jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), theta)
 
 
@@ -49,9 +57,9 @@ def run_widened(
     window: int,
     length: Int[Array, " workers"] | None,
 ) -> Window:
-    """`TraceablePool.run` with parameters in a wider dtype than the system is written for.
+    """Call `TraceablePool.run` with parameters in a wider dtype than the system's own.
 
-    Derivatives are then added up over the steps in the wide dtype. `like` has the system's own.
+    Derivatives are then added up over the steps in the wide dtype. `like` has the system's dtypes.
     """
 
     def narrow(thetas):
@@ -62,7 +70,7 @@ def run_widened(
         return pool.run(state, thetas, keys, start, window, length)
 
     def one_step(state, i):
-        # Converted in every step, so that what flows back is converted there, and added up here.
+        # Convert in every step: cotangents are then widened per step, and added up in the wide one.
         one = None if length is None else (i < length).astype(start.dtype)
         result = pool.run(state, narrow(thetas), keys, start + i, 1, one)
         return result.state, (result.loss, result.steps)

@@ -1,4 +1,4 @@
-"""`average`: from the workers' contributions to a gradient, and what is reported of it."""
+"""`average`: from the workers' contributions to a gradient and its diagnostics."""
 
 import equinox as eqx
 import jax
@@ -20,15 +20,15 @@ def average(
 ) -> tuple[Theta, Array, Spent, Info]:
     """Average the workers' contributions, leaving out those that are not finite.
 
-    **Arguments:**
+    Args:
+        contributions: The contributions of one window of all workers.
+        absent: The workers that took no part in the window; `None` if all did.
+        start: The step of the episode at which each worker's window started.
+        bound: The maximal number of steps of the window.
+        theta: The parameters, for their dtypes.
 
-    - `contributions`: of one window of all workers.
-    - `absent`: workers that took no part in it, if there are any.
-    - `start`: the step of its episode at which each worker's window started.
-    - `bound`: the largest number of steps that the window can have taken.
-    - `theta`: the parameters, for their dtypes.
-
-    **Returns:** gradient, mean loss, steps spent and diagnostics.
+    Returns:
+        The gradient, the mean loss, the number of steps and diagnostics.
     """
     finite = contributions.finite
     count = finite.sum(dtype=jnp.int32)

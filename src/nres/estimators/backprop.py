@@ -1,4 +1,4 @@
-r"""Backpropagation through time, whole and truncated."""
+r"""Backpropagation through time, full and truncated."""
 
 import abc
 import functools
@@ -18,7 +18,7 @@ from nres.workers import Carry, Response
 
 
 class Backpropagation(Differentiating):
-    """The common part of `BPTT` and `TBPTT`: reverse mode through one window."""
+    """Base class of `BPTT` and `TBPTT`: reverse mode through one window."""
 
     checkpoint_every: int | None = eqx.field(static=True)
 
@@ -45,7 +45,7 @@ class Backpropagation(Differentiating):
     @property
     @abc.abstractmethod
     def segment(self) -> int:
-        """The number of steps of which only the first state is kept."""
+        """The number of steps in a segment, of which only the first state is stored."""
 
     def begin(self, theta, workers):
         if self.window == self.horizon:
@@ -69,7 +69,7 @@ class Backpropagation(Differentiating):
         return None if carry is None else Carry(None, state), response
 
     def _unroll(self, theta, state, thetas, workers, length):
-        """Loss, steps and state of a window, in segments of which only the starts are kept."""
+        """Return loss, steps and state of a window; store only the first state of each segment."""
         keys, start = workers.episode_keys(), workers.start
         size, window = self.segment, self.window
         own = jax.tree.map(lambda x, like: x.astype(like.dtype), thetas, theta)
@@ -81,7 +81,7 @@ class Backpropagation(Differentiating):
         if length is None and window % size:
             length = jnp.full_like(start, window)
 
-        @functools.partial(jax.checkpoint, prevent_cse=False)  # no need to, within a scan
+        @functools.partial(jax.checkpoint, prevent_cse=False)  # a scan makes it unnecessary
         def segment(state, first):
             left = None if length is None else jnp.clip(length - first, 0, size)
             result = run(state, thetas, keys, start + first, size, left)
@@ -95,31 +95,34 @@ class Backpropagation(Differentiating):
 class BPTT(Backpropagation):
     r"""Backpropagation through time: the exact gradient of $\frac1T \sum_t L_t$.
 
-    It takes T steps per worker. It is exact along the path taken: no derivative sees what a jump
-    of the loss does, or a change of the step at which an episode ends. It is useless where the
-    loss is chaotic. Memory is kept in check by recomputation: the states between segments of
-    about √T steps are kept, those within a segment are computed again on the way back. So memory
-    grows with √T, at the cost of one more forward unroll.
+    It takes T steps per worker; the backward pass is not counted as unroll steps. The gradient is
+    exact along the path taken: it does not see a jump of the loss, or a change of the step at
+    which an episode ends. It is useless if the loss is chaotic. Recomputation limits memory: only
+    the states between segments of about √T steps are stored, and the backward pass recomputes
+    those within a segment. Memory then grows with √T, at the cost of one more forward unroll.
 
-    ```python
-    estimator = nres.BPTT(system)
-    estimate = estimator.estimate(theta, estimator.init(theta, jax.random.key(0)))
-    ```
+    Args:
+        pool: An `nres.System` whose `init` and `step` can be differentiated.
+        workers: The number of random episodes to average over.
+        checkpoint_every: The number of steps per segment, about √T by default; the horizon turns
+            recomputation off.
+        nonfinite: The policy for a worker whose loss or gradient is not finite, for example
+            because the gradient explodes: `"skip"` or `"raise"`, as for `NRES`.
+        placement: The devices or processes that run the workers, as for `NRES`.
 
-    **Arguments:**
+    Raises:
+        TypeError: If the pool is a black box, which cannot be differentiated.
+        ValueError: If `checkpoint_every` is longer than the window.
 
-    - `pool`: an `nres.System` whose `init` and `step` can be differentiated.
-    - `workers`: over how many random episodes to average.
-    - `checkpoint_every`: the length of a segment, about √T by default; the horizon switches
-        recomputation off.
-    - `nonfinite`: what to do about a worker whose loss or gradient is not finite, an exploding
-        gradient for example: `"skip"` it, averaging over the others (`estimate.info.nonfinite`
-        counts), or `"raise"` `nres.NonFiniteError`.
+    Example:
+        ```python
+        estimator = nres.BPTT(system)
+        estimate = estimator.estimate(theta, estimator.init(theta, jax.random.key(0)))
+        ```
 
-    Steps are counted forward: the way back is not an unroll step.
-
-    **Reference:** Rumelhart et al., *Learning internal representations by error propagation*,
-    1985; Griewank and Walther, *Revolve*, 2000, for the recomputation.
+    Reference:
+        Rumelhart et al., *Learning internal representations by error propagation*, 1985; for the
+        recomputation, Griewank and Walther, *Revolve*, 2000.
     """
 
     def __init__(
@@ -151,21 +154,32 @@ class BPTT(Backpropagation):
 class TBPTT(Backpropagation):
     """Truncated backpropagation through time: the gradient within each window alone.
 
-    The state is carried from window to window as a constant, so the influence of `theta` before
-    the window's start is not seen: biased, like `TES`, whose limit for small noise it is.
+    The state is carried from window to window as a constant, so that the influence of `theta`
+    before the window is ignored. The estimator is therefore biased, like `TES`, of which it is the
+    limit for small noise. It takes W steps per worker and estimate.
 
-    ```python
-    estimator = nres.TBPTT(system, window=100, workers=200)
-    ```
+    Args:
+        pool: An `nres.System` whose `init` and `step` can be differentiated.
+        workers: N, the number of unrolls, which are at independent steps of their episodes.
+        window: W, the number of steps that each worker takes for one estimate, and through which
+            the gradient is propagated.
+        checkpoint_every: The number of steps per recomputed segment; by default, nothing is
+            recomputed.
+        nonfinite: The policy for non-finite contributions, as for `NRES`.
+        placement: The devices or processes that run the workers, as for `NRES`.
 
-    **Arguments:** as for `BPTT`, and
+    Raises:
+        TypeError: If the pool is a black box, which cannot be differentiated.
+        ValueError: If an argument is out of bounds.
 
-    - `window`: W, the steps each worker takes for one estimate, and the reach of the gradient.
-    - `workers`: N, how many unrolls sit at independent steps of their episodes.
-    - `checkpoint_every`: by default nothing is recomputed.
+    Example:
+        ```python
+        estimator = nres.TBPTT(system, window=100, workers=200)
+        ```
 
-    **Reference:** Williams and Peng, *An efficient gradient-based algorithm for on-line training
-    of recurrent network trajectories*, 1990.
+    Reference:
+        Williams and Peng, *An efficient gradient-based algorithm for on-line training of recurrent
+        network trajectories*, 1990.
     """
 
     window: int = eqx.field(static=True)
@@ -195,7 +209,7 @@ class TBPTT(Backpropagation):
 
 
 def even_segment(window: int) -> int:
-    """The length of about √W steps that wastes the fewest masked ones: a divisor if one is near."""
+    """Return a length near √W that wastes the fewest masked steps: a divisor if one is near."""
     root = math.isqrt(window)
     near = range(max(1, root // 2), min(window, 2 * root) + 1)
     return min(near, key=lambda size: (-window % size, abs(size - root)))

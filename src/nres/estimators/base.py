@@ -1,4 +1,4 @@
-"""`Estimator`: what every method shares, from unlocking workers to averaging contributions."""
+"""`Estimator`: the part that all methods share, from unlocking to averaging."""
 
 import abc
 import dataclasses
@@ -23,7 +23,7 @@ from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of
 from nres.workers import Carry, Response, Steps, Workers, worker_keys
 
-# Keys, positions, losses and norms of one worker; one simulation, at the very least.
+# The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
 
 
@@ -32,7 +32,7 @@ LOCAL = Local()
 
 
 def check_fits(window: int, horizon: int) -> None:
-    """Refuse a window that is longer than an episode."""
+    """Raise a `ValueError` if the window is longer than an episode."""
     if whole_number("window", window) > horizon:
         raise ValueError(
             f"window must be at most the horizon, got window={window} and horizon={horizon}."
@@ -40,13 +40,13 @@ def check_fits(window: int, horizon: int) -> None:
 
 
 def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
-    """A period as an array, so that it is not compiled in."""
+    """Convert a period to an array, so that it is not compiled in as a constant."""
     traced = isinstance(period, jax.core.Tracer)
     return jnp.asarray(period if traced else whole_number("period", period))
 
 
 def check_period(period: int | Int[Array, ""], window: int) -> None:
-    """Refuse a period after which no window starts."""
+    """Raise a `ValueError` if no window starts where a period ends."""
     if not isinstance(period, jax.core.Tracer) and int(period) % window:
         raise ValueError(
             f"period must be a multiple of the window, got period={period} and window={window}."
@@ -54,19 +54,18 @@ def check_period(period: int | Int[Array, ""], window: int) -> None:
 
 
 class Estimator(eqx.Module):
-    """A way to make a gradient out of windows of unrolls.
+    """Base class of gradient estimators, which turn windows of unrolls into gradients.
 
-    A subclass says what workers carry (`begin`) and what one window contributes (`run`). The
-    arguments of its constructor are fields of the same names.
+    A subclass implements `members`, `begin` (the values that workers carry) and `run` (the
+    contributions of one window). The constructor's arguments are fields of the same names.
 
-    **Arguments:**
-
-    - `pool`: an `nres.System`, or any `nres.Pool`.
-    - `workers`: N, the number of workers.
-    - `nonfinite`: what to do about a worker whose loss or gradient is not finite: `"skip"` it,
-        averaging over the others (`estimate.info.nonfinite` counts), or `"raise"`
-        `nres.NonFiniteError`.
-    - `placement`: where the workers live, an `nres.placement.Placement`.
+    Args:
+        pool: An `nres.System`, or any `nres.Pool`.
+        workers: N, the number of workers.
+        nonfinite: The policy for a worker whose loss or gradient is not finite. `"skip"` averages
+            over the other workers and counts the ones left out in `estimate.info.nonfinite`;
+            `"raise"` raises `nres.NonFiniteError`.
+        placement: The devices or processes that run the workers, an `nres.placement.Placement`.
     """
 
     pool: Pool
@@ -75,7 +74,7 @@ class Estimator(eqx.Module):
     placement: Placement = eqx.field(static=True)
 
     window: eqx.AbstractVar[int]
-    """W: the number of steps that each worker takes for one estimate."""
+    """W, the number of steps that each worker takes for one estimate."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Estimator(eqx.Module):
 
     @abc.abstractmethod
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
-        """Return the carry of workers before their first window; `None` if they carry nothing."""
+        """Return what workers carry before their first window; `None` if they carry nothing."""
 
     @abc.abstractmethod
     def run(
@@ -109,18 +108,18 @@ class Estimator(eqx.Module):
     ) -> tuple[Carry | None, Response]:
         """Run one window of some of the workers.
 
-        **Arguments:**
+        Args:
+            theta: The parameters.
+            workers: The positions of these workers.
+            carry: Their carry, from `begin` or from the last window.
+            length: The number of steps that each worker takes; `None` means W for all.
 
-        - `theta`: the parameters.
-        - `workers`: where the workers are.
-        - `carry`: what `begin`, or the last window, returned for them.
-        - `length`: the number of steps that each worker takes; `None` stands for W everywhere.
-
-        **Returns:** what they carry afterwards, and what each of them contributes.
+        Returns:
+            What the workers carry afterwards, and the contribution of each.
         """
 
     def __hash__(self) -> int:
-        # Equinox hashes arrays, too, and fails; with this, `jax.jit(estimator.estimate)` works.
+        # Equinox would hash the arrays and fail; with this, `jax.jit(estimator.estimate)` works.
         return hash(jax.tree.structure(self))
 
     def __check_init__(self) -> None:
@@ -129,14 +128,14 @@ class Estimator(eqx.Module):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {self.nonfinite!r}.')
         if not isinstance(self.placement, Placement):
             raise TypeError(
-                "placement must be an nres.placement.Placement, such as nres.placement.Local(); "
-                f"got {type(self.placement).__name__}."
+                "placement must be an nres.placement.Placement, for example "
+                f"nres.placement.Local(); got {type(self.placement).__name__}."
             )
         self.placement.check(self)
 
     @property
     def horizon(self) -> int:
-        """T: the number of steps in an episode."""
+        """T, the number of steps in an episode."""
         return self.pool.horizon
 
     @property
@@ -146,12 +145,12 @@ class Estimator(eqx.Module):
 
     @property
     def scale(self) -> float:
-        """n/T, the weight of a window's losses; n is the number of windows in an episode."""
+        """n/T, the weight of a window's losses, where n is the number of windows per episode."""
         return self.windows / self.horizon
 
     @property
     def most_steps(self) -> Steps:
-        """The largest number of unroll steps that one estimate takes."""
+        """The maximal number of unroll steps of one estimate."""
         return Steps(self.members * self.workers * self.window, self.window)
 
     @property
@@ -160,16 +159,15 @@ class Estimator(eqx.Module):
         return self.placement.can_trace(self.pool)
 
     def at(self, update: Int[Array, ""]) -> "Estimator":
-        """The estimator with the values that its schedules have at an update."""
+        """Return the estimator with its schedules evaluated at an update."""
         return self
 
     def rescaled(self, start: Int[Array, " workers"], scale: Any) -> "Estimator":
-        """The estimator that draws the noises that workers at `start` have, again.
+        """Return the estimator that regenerates the noise of workers at `start`.
 
-        **Arguments:**
-
-        - `start`: the step of its episode at which each worker is.
-        - `scale`: the scale of each worker's noise in its last window.
+        Args:
+            start: The step of the episode at which each worker is.
+            scale: The scale of each worker's noise in its last window.
         """
         return self
 
@@ -181,39 +179,40 @@ class Estimator(eqx.Module):
         window: int,
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
-        """Advance the workers by one window of this estimator's pool, whatever kind it is.
+        """Advance the workers by one window of this estimator's pool, of any kind.
 
-        **Arguments:**
-
-        - `state`: the `state` of the last window; `None` starts every worker afresh.
-        - `thetas`: like `theta`, with axes `(members, workers)` in front of every leaf.
-        - `workers`: where the workers are.
-        - `window`: the largest number of steps to take; 0 only initialises.
-        - `length`: as for `run`.
+        Args:
+            state: The `state` of the last window; `None` begins a new episode for every worker.
+            thetas: A pytree like `theta` with axes `(members, workers)` in front of every leaf.
+            workers: The positions of the workers.
+            window: The maximal number of steps; 0 only initialises.
+            length: The number of steps of each worker, as for `run`.
         """
         keys, start = workers.episode_keys(), workers.start
         return self.pool.advance_arrays(state, thetas, keys, start, window, length)
 
     def with_workers(self, workers: int) -> "Estimator":
-        """The same estimator with another number of workers."""
+        """Return the same estimator with another number of workers."""
         return dataclasses.replace(self, workers=workers)
 
     def init(self, theta: PyTree, key: Any, *, update: int = 0) -> EstimatorState:
-        """Bring workers to independent, uniformly distributed windows of their first episode.
+        """Unlock the workers: place them at independent, uniformly random windows of an episode.
 
-        Worker i is really unrolled to its starting point at `theta`, with its own noise, as in
-        algorithm [alg:oes_training_algorithm] of the paper; `unlock` also says what that cost.
+        Each worker is unrolled from step 0 to its starting point at `theta`, with its own noise, as
+        in the algorithm *Training using Online Evolution Strategies* of Li et al., NeurIPS 2023.
 
-        **Arguments:**
+        Args:
+            theta: The parameters, a pytree of floating-point arrays.
+            key: A JAX random key, which determines all randomness of the run.
+            update: The number of updates already made, from which a schedule of sigma goes on.
 
-        - `theta`: the parameters, a pytree of floating-point arrays.
-        - `key`: a JAX random key, from which everything random in the run derives.
-        - `update`: the number of updates made before, where a schedule of sigma goes on.
+        Returns:
+            The state for the first call of `estimate`.
         """
         return self._unlocked(theta, key, update)[0]
 
     def unlock(self, theta: PyTree, key: Any, *, update: int = 0) -> tuple[EstimatorState, Steps]:
-        """Do what `init` does, and count the unroll steps that it took."""
+        """Do what `init` does, and also return the number of unroll steps that it took."""
         state, total, sequential = self._unlocked(theta, key, update)
         total = int(np.asarray(total).sum(dtype=np.int64))
         return state, Steps(total, int(sequential))
@@ -223,7 +222,7 @@ class Estimator(eqx.Module):
         return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
     def check(self, theta: PyTree) -> Theta:
-        """Return `theta` as arrays; refuse what cannot be unrolled, or not in this memory."""
+        """Return `theta` as arrays; raise an error if it does not fit the pool or the memory."""
         theta = as_theta(theta)
         check_finite(theta)
         self.pool.check(theta)
@@ -231,13 +230,13 @@ class Estimator(eqx.Module):
         return theta
 
     def _check_memory(self, theta: Theta) -> None:
-        """Refuse so many workers that what they carry does not fit into memory."""
+        """Raise a `MemoryError` if the workers' carry does not fit into memory."""
         needed, what = self.workers * _WORKER_BYTES, f"{self.workers:,} workers"
         if not self.traceable:
             check_memory(needed + self.workers * self.members * _SIMULATION_BYTES, what)
             return
         lane = array_bytes(theta) + array_bytes(state_shapes(self.pool, theta))
-        # A bound on everything, tangents included. To know better takes longer.
+        # An upper bound that includes tangents; the exact size takes longer to compute.
         if 3 * self.workers * self.members * lane < (memory() or math.inf):
             return
         begin = functools.partial(blank_state, self)
@@ -245,9 +244,16 @@ class Estimator(eqx.Module):
         check_memory((needed + carried) // self.placement.multiple, what)
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
-        """One gradient estimate at `theta`: every worker runs one window.
+        """Compute one gradient estimate at `theta`, from one window of every worker.
 
-        May be called in a function that is itself compiled.
+        The call may be part of a function that you compile with `jax.jit`.
+
+        Args:
+            theta: The parameters, of the same structure and shapes as for `init`.
+            state: The state from `init` or from the last estimate.
+
+        Returns:
+            The gradient, the loss, the next state, step counts and diagnostics.
         """
         estimate = _compute(self, as_theta(theta), state)
         if self.nonfinite == "raise":
@@ -256,7 +262,7 @@ class Estimator(eqx.Module):
 
 
 def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
-    """Every worker at the beginning of its first episode, before they are brought apart."""
+    """Return the state in which every worker is at step 0 of its first episode."""
     count = estimator.workers
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     workers = Workers(worker_keys(key, count), zeros, zeros)
@@ -265,32 +271,32 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
 
 
 def gathered(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
-    """The state as arrays, as it would be on a single device: to be saved."""
+    """Return the state as plain arrays, as on a single device, to be saved."""
     present = estimator.at(state.update)
     carry = estimator.placement.gather(present, theta, state.workers, state.carry)
     return EstimatorState(state.workers, carry, state.update, state.signature)
 
 
 class Unlocking(eqx.Module):
-    """A round that brings workers to their starting points: its estimate is to be discarded."""
+    """A round that moves workers to their starting points; its estimate is discarded."""
 
     on: Bool[Array, ""]
-    """True in such a round, false in an update."""
+    """True in an unlocking round, false in an update."""
     moving: Bool[Array, " workers"]
-    """The workers that run a window; all of them in an update."""
+    """The workers that run a window; all workers in an update."""
     counts: bool = eqx.field(static=True, default=True)
-    """If true, the steps of the others are left out of the count. That costs a sum over all
-    unrolls in every update, and need not be where the count is known beforehand."""
+    """True to leave the steps of waiting workers out of the count. That costs a sum over all
+    unrolls in every update; it is not needed if the count is known beforehand."""
 
 
 @compiled
 def starting_points(
     estimator: Estimator, theta: Theta, key: Key[Array, ""]
 ) -> tuple[EstimatorState, Int[Array, " workers"]]:
-    """Every worker at step 0, and the number of windows it is from there to its starting point."""
+    """Return every worker at step 0, and the number of windows to its starting point."""
     state = blank_state(estimator, theta, key)
     keys = state.workers.key
-    # A number that no episode within reach has.
+    # An episode number that no run reaches.
     offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
     offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
         offset_keys
@@ -299,7 +305,7 @@ def starting_points(
 
 
 def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
-    """Tell if every worker takes exactly W steps in every window."""
+    """Return true if every worker takes exactly W steps in every window."""
     divides = estimator.horizon % estimator.window == 0
     return divides and estimator.pool.never_ends(state.carry)
 
@@ -314,8 +320,8 @@ def _unlock(
 
     def one_round(i, loop):
         state, total, sequential = loop
-        # Workers start late and arrive together, so the waiting ones are all at step 0: whatever
-        # a pool does with them meanwhile is undone when their episode begins.
+        # Workers start late and arrive together, so waiting workers are all at step 0. Whatever a
+        # pool does with them meanwhile is undone when their episode begins.
         unlocking = Unlocking(jnp.ones((), bool), i >= rounds - offset)
         estimate = compute_estimate(estimator, theta, state, unlocking)
         spent = estimate.spent
@@ -330,14 +336,14 @@ def _unlock(
 def compute_estimate(
     estimator: Estimator, theta: Theta, state: EstimatorState, unlocking: Unlocking | None = None
 ) -> Estimate:
-    """`Estimator.estimate` without its own compilation and without the non-finite policy.
+    """Compute an estimate without compiling it and without the policy for non-finite values.
 
-    With `unlocking` it may be a round that only some of the workers take part in, and that is
-    not counted as an update.
+    With `unlocking`, this may be a round in which only some workers take part and which does not
+    count as an update.
     """
     if state.signature != (signature := _signature(estimator, theta)):
         raise ValueError(
-            "theta or estimator differs from the one the state was made for by `init`: "
+            "theta or estimator differs from the one for which `init` made the state: got "
             f"{_describe(signature)} instead of {_describe(state.signature)}."
         )
     # A window never crosses the end of an episode.
@@ -376,7 +382,7 @@ _compute = compiled(compute_estimate)
 
 
 def _signature(estimator: Estimator, theta: Theta) -> Any:
-    """What must not change between `init` and `estimate`."""
+    """Return everything that must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
     settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
     kind = (type(estimator).__name__, estimator.members, settings)

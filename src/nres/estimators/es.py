@@ -13,41 +13,48 @@ from nres.system import System
 
 
 class NRES(OnlineStrategy):
-    r"""Noise-Reuse Evolution Strategies: one noise per episode, used in all its windows.
+    r"""Noise-Reuse Evolution Strategies: one noise per episode, reused in all of its windows.
 
     An unbiased online estimator of the gradient of the smoothed loss
-    $\mathbb E_{\epsilon \sim \mathcal N(0, \sigma^2 I)} L(\theta + \epsilon)$, the same that
-    `FullES` estimates, at 2W unroll steps per worker instead of 2T. Among all `GPES` it has the
-    least variance (where losses respond linearly to the noise).
+    $\mathbb E_{\epsilon \sim \mathcal N(0, \sigma^2 I)} L(\theta + \epsilon)$, which `FullES`
+    estimates too; NRES takes 2W unroll steps per worker and estimate instead of 2T. Among all
+    `GPES` estimators it has the least variance, if losses respond linearly to the noise.
 
-    ```python
-    system = nres.systems.Lorenz()
-    estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
-    theta = system.initial_theta()
-    state = estimator.init(theta, jax.random.key(0))
-    estimate = estimator.estimate(theta, state)
-    ```
+    Args:
+        pool (System | Pool): An `nres.System`, or any `nres.Pool`.
+        workers (int): N, the number of antithetic pairs. The pairs are at independent steps of
+            their episodes, and their estimates are averaged.
+        window (int): W, the number of steps that each worker takes for one estimate; from 1 to
+            the horizon T. If W does not divide T, the last window of an episode is shorter.
+        sigma (float | Callable): The standard deviation of the noise; or a function that maps the
+            number of updates made so far to it, for example an optax schedule. A noise keeps the
+            sigma with which it was drawn.
+        noise (Noise): The distribution of the noise; Gaussian by default.
+        store_noise (bool): True, the default, to keep the noise in memory; false to regenerate it
+            from the workers' keys in every window, so that memory does not grow with N·d.
+            Gradients are the same.
+        nonfinite (str): The policy for a worker whose loss or gradient is not finite. `"skip"`,
+            the default, averages over the other workers and counts the ones left out in
+            `estimate.info.nonfinite`; `"raise"` raises `nres.NonFiniteError`.
+        placement (Placement): The devices or processes that run the workers:
+            `nres.placement.Local()` (the default), `Devices(mesh)` or `Ray(actors=...)`.
 
-    **Arguments:**
+    Raises:
+        TypeError: If a count is not an integer, or an argument has the wrong type.
+        ValueError: If an argument is out of bounds.
 
-    - `pool`: an `nres.System`, or any `nres.Pool`.
-    - `workers`: N, the number of antithetic pairs. They sit at independent steps of their
-        episodes, and their estimates are averaged.
-    - `window`: W, the steps each worker takes for one estimate; from 1 to the horizon T. If W
-        does not divide T, the last window of an episode is shorter.
-    - `sigma`: the standard deviation of the noise, or a function from the number of updates made
-        to it (any optax schedule). A noise keeps the sigma it was drawn with.
-    - `noise`: the law of the noise, an `nres.Noise`.
-    - `store_noise`: keep the noise in memory, or draw it again from the workers' keys in every
-        window, so that memory does not grow with N·d. Gradients are the same.
-    - `nonfinite`: what to do about a worker whose loss or gradient is not finite: `"skip"` it,
-        averaging over the others (`estimate.info.nonfinite` counts), or `"raise"`
-        `nres.NonFiniteError`.
-    - `placement`: where the workers live: `nres.placement.Local()`, `Devices(mesh)` or
-        `Ray(actors=...)`.
+    Example:
+        ```python
+        system = nres.systems.Lorenz()
+        estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
+        theta = system.initial_theta()
+        state = estimator.init(theta, jax.random.key(0))
+        estimate = estimator.estimate(theta, state)
+        ```
 
-    **Reference:** Li et al., *Variance-Reduced Gradient Estimation via Noise-Reuse in Online
-    Evolution Strategies*, NeurIPS 2023.
+    Reference:
+        Li et al., *Variance-Reduced Gradient Estimation via Noise-Reuse in Online Evolution
+        Strategies*, NeurIPS 2023.
     """
 
     restarts: ClassVar[bool] = False
@@ -57,14 +64,16 @@ class NRES(OnlineStrategy):
 
 
 class PES(OnlineStrategy):
-    r"""Persistent Evolution Strategies: a new noise every window, all of an episode's weighed.
+    r"""Persistent Evolution Strategies: a new noise in every window, with accumulated scores.
 
-    Unbiased for the loss smoothed by independent noise in every window. Arguments as for `NRES`;
-    2W steps per worker and estimate. With `store_noise=False` the sum of an episode's noises is
-    still kept.
+    Each window's loss difference is weighted with the sum of all noises of the episode so far.
+    The estimator is unbiased for the loss smoothed by independent noise in every window. It takes
+    2W steps per worker and estimate. The arguments are those of `NRES`. With `store_noise=False`,
+    the sum of an episode's noises is still stored.
 
-    **Reference:** Vicol, Metz, Sohl-Dickstein, *Unbiased Gradient Estimation in Unrolled
-    Computation Graphs with Persistent Evolution Strategies*, ICML 2021.
+    Reference:
+        Vicol, Metz, Sohl-Dickstein, *Unbiased Gradient Estimation in Unrolled Computation Graphs
+        with Persistent Evolution Strategies*, ICML 2021.
     """
 
     restarts: ClassVar[bool] = False
@@ -76,15 +85,21 @@ class PES(OnlineStrategy):
 class GPES(OnlineStrategy):
     r"""Generalised Persistent Evolution Strategies: a new noise every `period` steps.
 
-    Unbiased for the loss smoothed by independent noise in every stretch of K = `period` steps:
-    K = W is `PES`, K ≥ T is `NRES`. K must be a multiple of W and need not divide T. Another K
-    does not compile anew. Other arguments as for `NRES`; 2W steps per worker and estimate.
+    The estimator is unbiased for the loss smoothed by independent noise in every stretch of
+    K = `period` steps: K = W is `PES`, K ≥ T is `NRES`. It takes 2W steps per worker and estimate.
+    The other arguments are those of `NRES`.
 
-    ```python
-    estimator = nres.GPES(system, period=400, workers=200, window=100, sigma=0.04)
-    ```
+    Args:
+        period: K, a multiple of W; it need not divide T. Changing K does not recompile.
 
-    **Reference:** Li et al., NeurIPS 2023, algorithm [alg:gpes].
+    Example:
+        ```python
+        estimator = nres.GPES(system, period=400, workers=200, window=100, sigma=0.04)
+        ```
+
+    Reference:
+        Li et al., *Variance-Reduced Gradient Estimation via Noise-Reuse in Online Evolution
+        Strategies*, NeurIPS 2023.
     """
 
     period: Int[Array, ""]
@@ -126,14 +141,19 @@ class GPES(OnlineStrategy):
 
 
 class TES(OnlineStrategy):
-    r"""Truncated Evolution Strategies: each window on its own, as if its start were given.
+    r"""Truncated Evolution Strategies: each window separately, with its first state held fixed.
 
-    One state per worker is moved by the unperturbed $\theta$; every window perturbs afresh from
-    it. Biased: it does not see how $\theta$ acted before the window. Arguments as for `NRES`;
-    3W steps per worker and estimate, W of them sequential.
+    One state per worker moves with the unperturbed $\theta$; every window starts from a copy of
+    that state with new noise. The estimator is biased: it ignores the influence of $\theta$
+    before the window. It takes 3W steps per worker and estimate, W of them in sequence. The
+    arguments are those of `NRES`.
 
-    **Reference:** Metz et al., *Understanding and correcting pathologies in the training of
-    learned optimizers*, ICML 2019; algorithm [alg:tes] of Li et al., NeurIPS 2023.
+    Raises:
+        ValueError: If the pool cannot copy states, besides the errors of `NRES`.
+
+    Reference:
+        Metz et al., *Understanding and correcting pathologies in the training of learned
+        optimizers*, ICML 2019.
     """
 
     restarts: ClassVar[bool] = True
@@ -144,20 +164,22 @@ class TES(OnlineStrategy):
     def __check_init__(self) -> None:
         if not self.pool.can_fork:
             raise ValueError(
-                f"TES restarts every window from a copy of a state, and "
-                f"{type(self.pool).__name__} cannot copy states. NRES, PES, GPES and FullES can "
-                "use it."
+                f"TES restarts every window from a copy of a state, but "
+                f"{type(self.pool).__name__} cannot copy states. Use NRES, PES, GPES or FullES "
+                "instead."
             )
 
 
 class FullES(EvolutionStrategy):
     r"""Antithetic evolution strategies on whole episodes: 2T steps per worker and estimate.
 
-    The offline method that `NRES` replaces: unbiased for the same smoothed loss; nothing is
-    carried from one estimate to the next. Arguments as for `NRES`, without a window.
+    This is the offline method that `NRES` replaces. It is unbiased for the same smoothed loss and
+    carries nothing from one estimate to the next. The arguments are those of `NRES`, without
+    `window`.
 
-    **Reference:** Salimans et al., *Evolution Strategies as a Scalable Alternative to
-    Reinforcement Learning*, 2017; algorithm [alg:fulles] of Li et al., NeurIPS 2023.
+    Reference:
+        Salimans et al., *Evolution Strategies as a Scalable Alternative to Reinforcement
+        Learning*, 2017.
     """
 
     restarts: ClassVar[bool] = False

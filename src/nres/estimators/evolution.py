@@ -1,4 +1,4 @@
-r"""The online evolution-strategies family: one estimator, whose members differ in a few facts.
+r"""The family of online evolution strategies: one estimator, whose members differ in three flags.
 
 Worker $i$ perturbs $\theta$ by $\pm\epsilon$, unrolls both members over a window of W steps and
 contributes
@@ -7,9 +7,9 @@ $$ g_i = \frac{n}{2T} \Big(\sum_{t \in \text{window}} L_t^+ - L_t^-\Big) \cdot w
 
 where $n = \lceil T/W \rceil$ is the number of windows in an episode ($n/T = 1/W$ if W divides T)
 and the weight $w = \sum_j \epsilon_j / \sigma_j^2$ sums over the noises applied so far in the
-episode. A new noise comes every K steps. That is GPES with period K; NRES is K = T, PES is K = W,
-FullES is W = K = T, and TES restarts every window from a state moved by $\theta$ itself, so that
-only the window's own noise counts.
+episode. A new noise is drawn every K steps. That is GPES with period K. NRES is K = T, PES is
+K = W, and FullES is W = K = T. TES restarts every window from a state that $\theta$ itself
+reached, so that only the window's own noise counts.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from nres.tracing import Lifted, lift
 from nres.workers import Carry, Response, Workers
 
 Sigma = float | Float[Array, "..."] | Callable[[Int[Array, ""]], Any]
-"""A number, or a function from the number of updates made to it."""
-# The default law of noise.
+"""A number, or a function from the number of updates made so far to a number."""
+# The default distribution of noise.
 GAUSSIAN = Gaussian()
 
 
 def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
-    """A number as an array, a schedule as a traced function: neither is compiled in."""
+    """Convert a number to an array or a schedule to a traced function, so neither recompiles."""
     if isinstance(sigma, Lifted | jax.core.Tracer):
         return sigma
     if not callable(sigma):
@@ -53,7 +53,7 @@ def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
 
 
 class EvolutionStrategy(Estimator):
-    """The common part of `FullES`, `TES`, `PES`, `GPES` and `NRES`."""
+    """Base class of `FullES`, `TES`, `PES`, `GPES` and `NRES`."""
 
     sigma: Float[Array, "..."] | Lifted
     noise: Noise
@@ -62,9 +62,9 @@ class EvolutionStrategy(Estimator):
     restarts: eqx.AbstractClassVar[bool]
     """True if every window starts from a state that the unperturbed parameters reached."""
     renews_every_window: eqx.AbstractClassVar[bool]
-    """True if a new noise is drawn in every window, false if one serves a whole episode."""
+    """True if every window draws a new noise, false if one noise serves a whole episode."""
     accumulates: eqx.AbstractClassVar[bool]
-    """True if an episode sees several noises, whose scores add up."""
+    """True if an episode has several noises, whose scores are added up."""
 
     def __init__(
         self,
@@ -84,17 +84,17 @@ class EvolutionStrategy(Estimator):
 
     @property
     def noise_period(self) -> int | Int[Array, ""]:
-        """K: a new noise is drawn at every multiple of it."""
+        """K: a new noise is drawn at every multiple of K steps."""
         return self.window if self.renews_every_window else self.horizon
 
     @property
     def members(self) -> int:
-        """Perturbed unrolls per worker, and one that moves the state if `restarts`."""
+        """The number of unrolls per worker: the perturbed ones, plus one if `restarts`."""
         return len(self.noise.contrast) + (self.restarts and self.carries)
 
     @property
     def carries(self) -> bool:
-        """True if anything outlives a window: not if the window is the whole episode."""
+        """True if workers carry a state, that is, if the window is shorter than the episode."""
         return self.window < self.horizon
 
     def at(self, update):
@@ -108,7 +108,7 @@ class EvolutionStrategy(Estimator):
 
     @property
     def _sigma(self) -> Float[Array, "..."]:
-        assert not isinstance(self.sigma, Lifted)  # `at` has seen to that
+        assert not isinstance(self.sigma, Lifted)  # `at` has evaluated the schedule
         return self.sigma
 
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
@@ -144,7 +144,7 @@ class EvolutionStrategy(Estimator):
 
 
 class OnlineStrategy(EvolutionStrategy):
-    """The common part of the online strategies: `TES`, `PES`, `GPES` and `NRES`."""
+    """Base class of the online strategies: `TES`, `PES`, `GPES` and `NRES`."""
 
     window: int = eqx.field(static=True)
 
@@ -190,10 +190,11 @@ def _perturb(
     accumulate: bool,
     unperturbed: bool,
 ) -> tuple[NoiseState, PyTree, PyTree]:
-    """Noise for the windows that begin now.
+    """Draw or keep the noise of the windows that begin now, and perturb `theta` with it.
 
-    **Returns:** the noise to carry, the noise of this window, and what each unroll runs with, with
-    axes `(members, workers)` in front; the last member runs with `theta` itself if `unperturbed`.
+    Returns:
+        The noise to carry, the noise of this window, and the parameters of each unroll, with axes
+        `(members, workers)` in front. If `unperturbed`, the last member has `theta` itself.
     """
     noise, epsilon = update_noise(
         law,
@@ -223,13 +224,13 @@ def _respond(
     steps: Int[Array, "members workers"],
     scale: float,
 ) -> Response:
-    """Weigh the loss differences with the score of the noise."""
+    """Multiply the loss differences by the score of the noise."""
     perturbed = loss[: len(law.contrast)]
     coefficient = scale * sum(c * row for c, row in zip(law.contrast, perturbed, strict=True))
     weight = noise.score
     if weight is None:
         factor, weight = law.score(epsilon, noise.sigma)
         coefficient = coefficient * factor.astype(loss.dtype)
-    # A schedule that reaches zero leaves nothing to divide by.
+    # A schedule that reaches zero would divide by zero: mark the contribution as not finite.
     coefficient = jnp.where(noise.sigma > 0, coefficient, jnp.nan)
     return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps)

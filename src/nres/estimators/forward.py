@@ -1,4 +1,4 @@
-r"""Forward-mode estimators: derivatives that travel with the state, so that memory is flat in T."""
+r"""Forward-mode estimators: derivatives travel with the state, so memory does not grow with T."""
 
 import functools
 
@@ -19,32 +19,40 @@ from nres.workers import Carry, Response
 
 
 class DODGE(Differentiating):
-    r"""Forward mode along a random direction, one per episode: what `NRES` is for small noise.
+    r"""Forward mode along one random direction per episode: the limit of `NRES` for small noise.
 
-    With $v \sim \mathcal N(0, I)$ the tangent $\frac{ds_t}{d\theta} v$ is carried along with the
-    state, and a window, of which an episode has $n$, contributes
+    With $v \sim \mathcal N(0, I)$, the tangent $\frac{ds_t}{d\theta} v$ is carried along with the
+    state. A window, of which an episode has $n$, contributes
 
-    $$ g = \frac{n}{T} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v, $$
+    $$ g = \frac{n}{T} \sum_{t \in \text{window}} \Big(\frac{dL_t}{d\theta} v\Big) \cdot v. $$
 
-    unbiased for the gradient that `BPTT` computes, of the loss itself, without smoothing. W steps
-    per worker and estimate, each at two to three times the cost of a plain one.
+    The estimator is unbiased for the gradient that `BPTT` computes: that of the loss itself,
+    without smoothing. It takes W steps per worker and estimate, each of which costs two to three
+    times as much as a plain step.
 
-    ```python
-    estimator = nres.DODGE(system, window=100, workers=200)
-    ```
+    Args:
+        pool: An `nres.System` whose `init` and `step` can be differentiated.
+        workers: N, the number of unrolls, which are at independent steps of their episodes.
+        window: W, the number of steps that each worker takes for one estimate.
+        period: K, the number of steps after which a new direction is drawn; a multiple of W. The
+            tangent and the weight then sum over the directions of the episode, which is the limit
+            of `GPES` for small noise. By default, one direction serves a whole episode, which has
+            the least variance.
+        noise: The distribution of the directions, an `nres.Noise` with covariance $\sigma^2 I$.
+        nonfinite: The policy for non-finite contributions, as for `NRES`.
+        placement: The devices or processes that run the workers, as for `NRES`.
 
-    **Arguments:**
+    Raises:
+        TypeError: If the pool is a black box, which cannot be differentiated.
+        ValueError: If an argument is out of bounds.
 
-    - `pool`: an `nres.System` whose `init` and `step` can be differentiated.
-    - `window`: W, the steps each worker takes for one estimate.
-    - `workers`: N, how many unrolls sit at independent steps of their episodes.
-    - `period`: K, after how many steps a new direction is drawn; a multiple of W. The tangent
-        then sums over the directions of the episode, and so does the weight: `GPES` for small
-        noise. By default one direction serves a whole episode, which has the least variance.
-    - `noise`: the law of the directions, an `nres.Noise` with covariance $\sigma^2 I$.
-    - `nonfinite`, `placement`: as for `NRES`.
+    Example:
+        ```python
+        estimator = nres.DODGE(system, window=100, workers=200)
+        ```
 
-    **Reference:** Silver et al., *Learning by Directional Gradient Descent*, ICLR 2022.
+    Reference:
+        Silver et al., *Learning by Directional Gradient Descent*, ICLR 2022.
     """
 
     window: int = eqx.field(static=True)
@@ -112,31 +120,31 @@ class DODGE(Differentiating):
 class UORO(Differentiating):
     r"""Unbiased online recurrent optimization: $ds_t/d\theta$ as a random matrix of rank one.
 
-    The product $\tilde s\,\tilde\theta^\top$ has the mean $ds_t/d\theta$. A step
-    $s' = F(s, \theta)$ takes it, with independent random signs $\nu$, to
+    The product $\tilde s\,\tilde\theta^\top$ has the mean $ds_t/d\theta$. With independent random
+    signs $\nu$, a step $s' = F(s, \theta)$ maps it to
 
     $$ \tilde s' = \rho_0 \frac{\partial F}{\partial s} \tilde s + \rho_1 \nu, \qquad
        \tilde\theta' = \frac{\tilde\theta}{\rho_0}
            + \frac{1}{\rho_1} \nu^\top \frac{\partial F}{\partial\theta}, $$
 
-    where $\rho_0, \rho_1$ make the two factors of each product equally long; a product of which
-    one factor is zero is dropped. The step contributes
+    where $\rho_0, \rho_1$ make the two factors of each product equally long; a product with a zero
+    factor is dropped. The step contributes
 
     $$ \Big(\frac{\partial L_t}{\partial s} \tilde s\Big)\,\tilde\theta
        + \frac{\partial L_t}{\partial\theta}, $$
 
-    unbiased for the gradient that `BPTT` computes. W steps per worker and estimate.
+    which is unbiased for the gradient that `BPTT` computes. It takes W steps per worker and
+    estimate. Parts of the state that are not floating-point, for example counters or keys, are
+    carried unchanged. Complex states raise a `ValueError`. The arguments are those of `DODGE`,
+    without `period` and `noise`.
 
-    Parts of the state that are not floating-point, counters or keys, are carried as they are;
-    complex ones are refused.
+    Example:
+        ```python
+        estimator = nres.UORO(system, window=100, workers=200)
+        ```
 
-    ```python
-    estimator = nres.UORO(system, window=100, workers=200)
-    ```
-
-    **Arguments:** as for `DODGE`, without a period.
-
-    **Reference:** Tallec and Ollivier, *Unbiased Online Recurrent Optimization*, ICLR 2018.
+    Reference:
+        Tallec and Ollivier, *Unbiased Online Recurrent Optimization*, ICLR 2018.
     """
 
     window: int = eqx.field(static=True)
@@ -157,13 +165,13 @@ class UORO(Differentiating):
         thetas = for_lanes(theta, workers.start.size)
         state = self.pool.begin(None, thetas, workers.episode_keys(), workers.start)
         if any(jnp.iscomplexobj(x) for x in jax.tree.leaves(_zeros(state))):
-            raise ValueError("UORO needs real states: give real and imaginary parts separately.")
+            raise ValueError("UORO needs real states: store real and imaginary parts separately.")
         return Carry(None, (state, _zeros(state), _zeros(thetas)))
 
     def run(self, theta, workers, carry, length):
         thetas = for_lanes(theta, workers.start.size)
         keys, start = workers.episode_keys(), workers.start
-        # The numbers of an episode's signs: one for the initial state, one for every step.
+        # The indices of an episode's signs: one for the initial state, and one for every step.
         numbers = workers.episode * (self.horizon + 1)
 
         def begin(state, thetas):
@@ -191,9 +199,11 @@ class UORO(Differentiating):
 
 
 def _transition(function, carry, thetas, signs):
-    """Take a state and its rank-one product through `function(state, thetas)`.
+    """Apply `function(state, thetas)` to a state and its rank-one product.
 
-    **Returns:** both, the gradient of the loss, the loss, and what else the function returns.
+    Returns:
+        The state with its product, the gradient of the loss, the loss, and the function's other
+        results.
     """
     state, s, th = carry
     floats, others = eqx.partition(state, eqx.is_inexact_array)
@@ -219,9 +229,9 @@ def _transition(function, carry, thetas, signs):
 
 
 def _balance(s: PyTree, th: PyTree) -> tuple[PyTree, PyTree]:
-    """The same product from factors of equal length; nothing at all where one of them is zero."""
+    """Return the same product with factors of equal length; zeros if one of them is zero."""
     b = _length(th)
-    a = _length(s) if jax.tree.leaves(s) else jnp.zeros_like(b)  # a state without real numbers
+    a = _length(s) if jax.tree.leaves(s) else jnp.zeros_like(b)  # the state has no real numbers
     dtype = at_least_single(a.dtype, b.dtype)
     a, b = a.astype(dtype), b.astype(dtype)
     empty = (a == 0) | (b == 0)
@@ -237,12 +247,12 @@ def _balance(s: PyTree, th: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def _unless(condition: Bool[Array, "members workers"], x: Array) -> Array:
-    """Zero in some lanes, even where what an old episode left there is not finite."""
+    """Set some lanes to zero, even if values of an old episode there are not finite."""
     return jnp.where(jnp.expand_dims(condition, range(2, x.ndim)), 0, x)
 
 
 def _length(tree: PyTree) -> Float[Array, "members workers"]:
-    """The Euclidean norm in each lane, wherever it is finite."""
+    """Return the Euclidean norm in each lane, without overflow in the squares."""
     leaves = [x.reshape(*x.shape[:2], -1) for x in jax.tree.leaves(tree)]
     leaves = [x.astype(at_least_single(x.dtype)) for x in leaves if x.size]
     largest = functools.reduce(jnp.maximum, [jnp.abs(x).max(axis=2) for x in leaves])
@@ -252,5 +262,5 @@ def _length(tree: PyTree) -> Float[Array, "members workers"]:
 
 
 def _zeros(tree: PyTree) -> PyTree:
-    """Zeros for the floating-point parts of a pytree, `None` for the others."""
+    """Return zeros for the floating-point parts of a pytree, `None` for the others."""
     return jax.tree.map(jnp.zeros_like, eqx.filter(tree, eqx.is_inexact_array))

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: how they are told of, and raised."""
+"""Messages and errors for losses and gradients that are not finite."""
 
 import equinox as eqx
 import jax
@@ -7,11 +7,11 @@ from nres.estimators.values import Estimate
 
 
 class NonFiniteError(FloatingPointError):
-    """A worker's contribution was not finite and the policy is `"raise"`."""
+    """Error for a worker whose contribution is not finite, under the policy `"raise"`."""
 
 
 def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
-    """Say where something stopped being finite."""
+    """Describe which worker's contribution was not finite, and where."""
     return (
         f"{count} worker(s) gave a non-finite loss or gradient in update {update}; the first is "
         f"worker {worker}, in the window from step {start} of its episode. Smaller steps "
@@ -20,7 +20,7 @@ def nonfinite_message(count: int, worker: int, start: int, update: int) -> str:
 
 
 def raise_if_nonfinite(estimate: Estimate) -> Estimate:
-    """Raise a `NonFiniteError` if a worker was left out; in compiled code, when it is run."""
+    """Raise a `NonFiniteError` if a worker was left out; compiled code raises when it runs."""
     info = estimate.info
     if isinstance(info.nonfinite, jax.core.Tracer):
         message = "a worker gave a non-finite loss or gradient"

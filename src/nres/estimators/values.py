@@ -11,65 +11,71 @@ from nres.workers import Steps, Workers
 
 
 class Spent(eqx.Module):
-    """Unroll steps as compiled code counts them: a bound, and how much of it was not needed.
+    """Number of unroll steps, as compiled code counts them: a bound, and the unused part of it.
 
-    The bound is a Python int of any size; what was not needed is exact up to 2³¹ steps per call.
+    The bound is a Python int of any size. The unused part is exact up to 2³¹ steps per call.
     """
 
     bound: Steps = eqx.field(static=True)
     unused: Int[Array, "2"]
 
     def steps(self) -> Steps:
+        """Return the counts as Python ints."""
         total, sequential = np.asarray(self.unused).tolist()
         return Steps(self.bound.total - total, self.bound.sequential - sequential)
 
 
 class EstimatorState(eqx.Module):
-    """Everything an estimator carries from one estimate to the next. A value: save it, copy it."""
+    """The state that an estimator carries from one estimate to the next.
+
+    It is an immutable value, which you can copy, or save with `nres.checkpoint`.
+    """
 
     workers: Workers
+    """The positions of the workers."""
     carry: Any
-    """Unrolled states and noise, as the estimator's placement keeps them."""
+    """The states of the unrolls and the noise, in the form that the placement keeps them."""
     update: Int[Array, ""]
-    """How many estimates were made: what a schedule of sigma is a function of."""
+    """The number of estimates made so far, which is the argument of a schedule of sigma."""
     signature: Any = eqx.field(static=True)
+    """The settings of the estimator and the shapes of `theta` that the state belongs to."""
 
 
 class Info(eqx.Module):
-    """Diagnostics of one estimate: nothing here is needed for the next one."""
+    """Diagnostics of one estimate, which the next estimate does not need."""
 
     window_start: Int[Array, " workers"]
-    """The step of its episode at which each worker's window started."""
+    """The step of the episode at which each worker's window started."""
     steps: Int[Array, " workers"]
     """The number of steps that the unrolls of each worker took."""
     contribution_norm: Float[Array, " workers"]
-    """The Euclidean norm of each worker's own gradient estimate; not a number if left out."""
+    """The Euclidean norm of each worker's own gradient estimate; NaN if it was left out."""
     variance: Float[Array, ""]
     r"""Total variance $\operatorname{tr}\operatorname{Cov}$ of `grad`, estimated from the spread
-    of the workers' contributions; infinite when fewer than two contribute."""
+    of the workers' contributions; infinite if fewer than two workers contribute."""
     nonfinite: Int[Array, ""]
-    """How many workers were left out because their contribution was not finite."""
+    """The number of workers left out because their contribution was not finite."""
     first_nonfinite: Int[Array, ""]
-    """The index of the first of them, or -1."""
+    """The index of the first of these workers, or -1 if there are none."""
 
 
 class Estimate(eqx.Module):
-    """A gradient estimate."""
+    """A gradient estimate, with the state for the next one and diagnostics."""
 
     grad: Theta
-    """The estimate itself, like `theta`."""
+    """The gradient estimate, with the structure, shapes and dtypes of `theta`."""
     loss: Float[Array, ""]
-    """The mean loss of the unrolls, perturbed as they are, per step."""
+    """The mean loss per step of the perturbed unrolls."""
     state: EstimatorState
-    """What the next call of `estimate` needs."""
+    """The state for the next call of `estimate`."""
     spent: Spent
-    """What `steps` is made of."""
+    """The step counts behind `steps`."""
     info: Info
     """Diagnostics."""
     report: Int[Array, " reports"] | None = None
-    """The counts of the estimator's placement, in the order of `Placement.reports`."""
+    """The counts that the placement reports, in the order of `Placement.reports`."""
 
     @property
     def steps(self) -> Steps:
-        """Unroll steps spent in this call, total and sequential, as Python ints."""
+        """The number of unroll steps of this call, total and sequential, as Python ints."""
         return self.spent.steps()

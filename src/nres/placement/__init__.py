@@ -1,4 +1,4 @@
-"""Placements: where an estimator's workers live."""
+"""Placements: the devices and processes that run an estimator's workers."""
 
 from nres.placement.base import Outcome as Outcome
 from nres.placement.base import Placement as Placement

@@ -1,4 +1,4 @@
-"""`Placement`: where an estimator's workers live."""
+"""`Placement`: the interface of devices and processes that run an estimator's workers."""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from nres.workers import Carry, Contributions, Workers
 
 @runtime_checkable
 class Placeable(Runner, Protocol):
-    """An estimator as a placement sees it."""
+    """The part of an estimator that placements use."""
 
     @property
     def workers(self) -> int: ...
@@ -32,35 +32,36 @@ class Outcome(eqx.Module):
     """The outcome of one window of all workers."""
 
     carry: Any
-    """A `Carry` for the next window, or whatever the placement keeps instead of it."""
+    """A `Carry` for the next window, or whatever the placement keeps instead."""
     contributions: Contributions
+    """The contributions of the workers."""
     absent: Bool[Array, " workers"] | None = None
-    """Workers that took no part and are still where they were; `None` if all took part."""
+    """The workers that took no part and did not move; `None` if all took part."""
     report: Int[Array, " reports"] | None = None
     """The numbers that `Placement.reports` names."""
 
 
 class Placement(abc.ABC):
-    """A place for an estimator's workers: here, several devices, or other machines.
+    """Base class of placements: one device, several devices, or the actors of a cluster.
 
-    A placement gives each place its share of the workers, runs the estimator's window there and
-    adds up the contributions. Gradients are the same on every placement, but for the order of
-    additions. An estimator takes one as its argument `placement`.
+    A placement splits the workers among its devices or actors, runs the estimator's window on
+    each, and adds up the contributions. Gradients are the same on every placement, except for
+    rounding, because the order of additions differs. Pass one to an estimator as `placement`.
     """
 
     reports: tuple[str, ...] = ()
-    """The names of what the placement counts in every update, beside the estimator's numbers."""
+    """The names of the numbers that the placement counts in every update."""
 
     multiple: int = 1
     """The number of workers must be a multiple of this."""
 
     @abc.abstractmethod
     def can_trace(self, pool: Pool) -> bool:
-        """Tell if JAX can trace a window of this pool, placed so."""
+        """Return true if JAX can trace a window of this pool on this placement."""
 
     @abc.abstractmethod
     def begin(self, estimator: Placeable, theta: Theta, workers: Workers) -> Any:
-        """Return the carry of workers before their first window; `None` if they carry nothing."""
+        """Return what workers carry before their first window; `None` if they carry nothing."""
 
     @abc.abstractmethod
     def run(
@@ -72,31 +73,43 @@ class Placement(abc.ABC):
         carry: Any,
         length: Int[Array, " workers"] | None,
     ) -> Outcome:
-        """One window of every worker; `update` is the number of updates made before."""
+        """Run one window of every worker.
+
+        Args:
+            estimator: The estimator.
+            theta: The parameters.
+            update: The number of updates made so far.
+            workers: The positions of the workers.
+            carry: Their carry, from `begin` or from the last window.
+            length: The number of steps that each worker takes; `None` means W for all.
+
+        Returns:
+            The new carry, the contributions, and the placement's counts.
+        """
 
     def check(self, estimator: Placeable) -> None:
-        """Raise an error if the workers of this estimator cannot live here."""
+        """Raise an error if this placement cannot run the estimator's workers."""
         if estimator.workers % self.multiple:
             below = estimator.workers // self.multiple * self.multiple
             near = f"{below} or {below + self.multiple}" if below else f"{self.multiple}"
             raise ValueError(
                 f"workers must be a multiple of the number of devices, {self.multiple}, so that "
-                f"each has equally many; got {estimator.workers}: take {near}."
+                f"each has the same number; got {estimator.workers}: take {near}."
             )
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """Give values that every process knows to every device."""
+        """Copy values that every process knows to every device."""
         return jax.tree.map(jnp.asarray, tree)
 
     def everywhere(self, array: Array) -> Array:
-        """Let every device have an array, so that any process can read it."""
+        """Copy an array to every device, so that any process can read it."""
         return array
 
     def gather(
         self, estimator: Placeable, theta: Theta, workers: Workers, carry: Any
     ) -> Carry | None:
-        """Return the carry of the workers as arrays, as it would be on a single device."""
+        """Return the carry of the workers as arrays, as on a single device."""
         return carry
 
     def close(self) -> None:
-        """Release what lives elsewhere."""
+        """Release resources in other processes."""

@@ -8,7 +8,7 @@ from nres.placement.base import Outcome, Placement
 
 @dataclasses.dataclass(frozen=True)
 class Local(Placement):
-    """All workers in this process, on one device. The default."""
+    """All workers in this process, on one device. This is the default."""
 
     def can_trace(self, pool):
         return pool.traceable

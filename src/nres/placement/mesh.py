@@ -1,4 +1,4 @@
-"""`Devices`: workers shared among the devices of a mesh."""
+"""`Devices`: workers divided among the devices of a mesh."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,32 +15,34 @@ from nres.workers import Carry, Contributions
 
 
 class Devices(Placement):
-    """Workers shared among devices, of this process or of several.
+    """Workers divided equally among devices, of this process or of several.
 
-    Each device has an equal share of the workers. Nothing but gradients travels between them:
-    they are added up. Results are the same on any number of devices, but for the order in which
-    contributions are added.
+    Only gradients travel between the devices, in one sum. Results are the same on any number of
+    devices, except for rounding, because the order of additions differs.
 
-    ```python
-    mesh = jax.make_mesh((jax.device_count(),), ("workers",))
-    estimator = nres.NRES(
-        system, workers=200, window=100, sigma=0.04, placement=nres.placement.Devices(mesh)
-    )
-    ```
+    Args:
+        mesh: The devices, a `jax.sharding.Mesh` with any axes. The number of devices must divide
+            the number of workers.
 
-    **Arguments:**
+    Raises:
+        TypeError: If `mesh` is not a mesh of at least one device.
 
-    - `mesh`: the devices, a `jax.sharding.Mesh` with any axes. Their number must divide that of
-        the workers.
+    Example:
+        ```python
+        mesh = jax.make_mesh((jax.device_count(),), ("workers",))
+        estimator = nres.NRES(
+            system, workers=200, window=100, sigma=0.04, placement=nres.placement.Devices(mesh)
+        )
+        ```
     """
 
     def __init__(self, mesh: Any):
         if not isinstance(mesh, Mesh) or mesh.empty:
             raise TypeError(
-                "mesh must be a jax.sharding.Mesh of at least one device, such as "
+                "mesh must be a jax.sharding.Mesh of at least one device, for example "
                 f'jax.make_mesh((jax.device_count(),), ("workers",)); got {mesh!r}.'
             )
-        # The axes are left to the compiler, as the rest of the program leaves them.
+        # The compiler decides about these axes, as in the rest of the program.
         kinds = (AxisType.Auto,) * len(mesh.axis_names)
         self.mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
         self.multiple = mesh.size
@@ -56,7 +58,7 @@ class Devices(Placement):
 
     @property
     def is_default(self) -> bool:
-        """True for the one device that is used anyway: without a mesh it is faster."""
+        """True for JAX's default device alone, which is faster without a mesh."""
         return self.mesh.devices.ravel().tolist() == jax.devices()[:1]
 
     def can_trace(self, pool):
@@ -66,8 +68,8 @@ class Devices(Placement):
         super().check(estimator)
         if not estimator.pool.traceable:
             raise TypeError(
-                f"{type(estimator.pool).__name__} is not computed by JAX, so its workers cannot "
-                "be shared among devices; nres.placement.Ray shares them among processes."
+                f"{type(estimator.pool).__name__} does not run in JAX, so its workers cannot be "
+                "divided among devices: use nres.placement.Ray, which divides them among processes."
             )
 
     def begin(self, estimator, theta, workers):
@@ -117,7 +119,7 @@ class Devices(Placement):
     def _map(
         self, function: Callable, specs: Any, out_specs: Any, replicated: Any, *arguments: Any
     ) -> Any:
-        """Call `function(replicated, *arguments)` on each device, with its share of the latter."""
+        """Call `function(replicated, *arguments)` on each device, with its part of them."""
         arrays, static = eqx.partition(replicated, eqx.is_array)
         mapped = jax.shard_map(
             lambda arrays, *shares: function(eqx.combine(arrays, static), *shares),

@@ -1,4 +1,4 @@
-"""Pools: batches of unrolls."""
+"""Pools: batches of unrolls of a system or simulator."""
 
 from nres.pools.base import Pool as Pool
 from nres.pools.base import PoolError as PoolError

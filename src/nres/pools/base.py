@@ -14,29 +14,28 @@ from jaxtyping import Float, Int, PyTree
 
 
 class PoolError(RuntimeError):
-    """A simulator did what it must not, or where it runs cannot be used."""
+    """Error of a simulator that fails or returns invalid results, or of the place that runs it."""
 
 
 class Window(eqx.Module):
-    """What a pool returns for one window. Member and worker are the leading axes."""
+    """The result of one window of a pool. The leading axes are members and workers."""
 
     state: PyTree
-    """Whatever the pool needs to continue: handed back, unread, at the next call."""
+    """Whatever the pool needs to continue. Estimators pass it to the next call, unread."""
     loss: Float[Array | np.ndarray, "members workers"]
-    """The losses of the window, summed; absorbed steps included."""
+    """The sum of the losses of the window, including absorbed steps."""
     steps: Int[Array | np.ndarray, "members workers"]
-    """How many steps were really taken; absorbed steps not included."""
+    """The number of steps really taken, without absorbed steps."""
 
 
 def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndarray) -> None:
-    """Raise a `ValueError` if a pool that is not JAX returned what no estimator can use.
+    """Raise a `ValueError` if a pool outside JAX returned a window that estimators cannot use.
 
-    **Arguments:**
-
-    - `pool`: for its name.
-    - `window`: what its `advance` returned.
-    - `lanes`: the number of members and of workers.
-    - `length`: the number of steps that each worker was to take.
+    Args:
+        pool: The pool, for its name.
+        window: The result of its `advance`.
+        lanes: The number of members and of workers.
+        length: The number of steps that each worker should take.
     """
     name = f"{type(pool).__name__}.advance"
     if not isinstance(window, Window):
@@ -59,49 +58,66 @@ def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndar
         raise ValueError(f"{name} must return whole numbers of steps, got dtype {steps.dtype}.")
     if ((steps < 0) | (steps > length)).any():
         raise ValueError(
-            f"{name} must return between 0 and {int(length.max(initial=0))} steps, as many as each "
-            f"worker was to take at most; got from {steps.min()} to {steps.max()}."
+            f"{name} must return between 0 and {int(length.max(initial=0))} steps, at most as many "
+            f"as `length` allows for each worker; got from {steps.min()} to {steps.max()}."
         )
 
 
 class Pool(abc.ABC):
     """A batch of unrolls that advances one window at a time.
 
-    A *worker* is a group of unrolls, its *members*, that differ in their parameters alone: an
-    antithetic pair has two. Keys, positions and resets are given per worker, so members share
-    every random number and start their episodes together.
+    A *worker* is a group of unrolls, its *members*, that differ only in their parameters; an
+    antithetic pair has two members. Keys, positions and resets are given per worker. The members
+    of a worker therefore share all randomness and start their episodes together.
 
-    To use a simulator that is not written in JAX, inherit from this class and implement `advance`
-    with NumPy: parameters, keys and positions then arrive as NumPy arrays, and JAX traces no code
-    of the pool. A pool that JAX can trace inherits from `nres.pools.TraceablePool` instead;
-    `nres.JaxPool` is the one for an `nres.System`.
+    To use a simulator that is not written in JAX, subclass this class and implement `advance` in
+    NumPy. Parameters, keys and positions then arrive as NumPy arrays, and JAX traces no code of
+    the pool. For a pool that JAX can trace, subclass `nres.pools.TraceablePool` instead. For an
+    `nres.System`, use `nres.JaxPool`.
 
-    The other members say what else a pool can do. Their defaults promise nothing.
+    The other attributes and methods declare optional abilities, which are off by default.
+
+    Example:
+        ```python
+        class Decay(nres.Pool):
+            horizon = 100
+
+            def advance(self, state, thetas, keys, start, window, length=None):
+                length = np.full(start.shape, window) if length is None else length
+                state = np.ones(thetas.shape) if state is None else state
+                state = np.where(start == 0, 1.0, state)
+                loss = np.zeros(thetas.shape)
+                for i in range(window):
+                    going = i < length
+                    state = np.where(going, state * np.exp(-thetas), state)
+                    loss += np.where(going, (state - 0.5) ** 2, 0.0)
+                return nres.Window(state, loss, np.broadcast_to(length, loss.shape))
+        ```
     """
 
     horizon: int
-    """T: the number of steps in an episode."""
+    """T, the number of steps in an episode."""
 
     traceable: bool = False
     """True if JAX can trace `advance`, so that whole estimates are compiled."""
 
     can_fork: bool = False
-    """True if states can be copied, so that `fork` works and `Window.state` is a value: kept or
-    saved, it can be continued from at any time, as often as one likes. A pool without this is
-    continued from its newest state alone."""
+    """True if states can be copied: `fork` works, and `Window.state` can be kept or saved and
+    continued at any time, any number of times. Otherwise only the newest state can be
+    continued."""
 
     initial_theta: ClassVar[Callable[..., PyTree] | None] = None
     """`initial_theta(key)` returns the parameters to start from; `None` if the pool has none."""
 
     metrics: ClassVar[Callable[..., Mapping[str, Any]] | None] = None
-    """`metrics(theta, key)` measures progress: numbers by name, the first is the one to compare,
-    and less is better. `None` stands for the mean loss of some whole episodes."""
+    """`metrics(theta, key)` returns numbers by name that measure progress. The first one ranks
+    parameters; lower is better. `None` means the mean loss of some whole episodes."""
 
     metrics_steps: int | None = None
-    """The number of unroll steps in `metrics`, if that is known."""
+    """The number of unroll steps that `metrics` takes; `None` if unknown."""
 
     one_processor_options: ClassVar[Mapping[str, Any]] = {}
-    """Arguments of the constructor for a pool that has one processor alone, as actors have."""
+    """Constructor arguments for a pool that may use only one processor, for example in an actor."""
 
     @abc.abstractmethod
     def advance(
@@ -115,24 +131,27 @@ class Pool(abc.ABC):
     ) -> Window:
         """Advance every member of every worker by one window.
 
-        **Arguments:**
+        A member that ends early is absorbed: it takes no further steps, and each remaining step
+        of this and later windows costs a constant loss (zero unless the problem defines another),
+        until its worker begins a new episode.
 
-        - `state`: `Window.state` of an earlier call, not to be modified; `None` starts every
-            worker afresh.
-        - `thetas`: the parameters of each unroll: like one `theta`, with axes
-            `(members, workers)` in front of every leaf.
-        - `keys`: one random key per worker and episode, the same for all windows of the episode;
-            a NumPy pool gets an array of `uint32`, of shape `(workers, 2)` for the usual keys.
-            All randomness must come from these keys and the step.
-        - `start`: steps already taken by each worker. A worker at 0 begins a new episode in
-            this window: its members are initialised, each with its own parameters.
-        - `window`: W, the largest number of steps to take; 0 only initialises.
-        - `length`: the number of steps each worker takes, between 0 and `window`; `None` stands
-            for `window` everywhere. A window never crosses the horizon.
+        Args:
+            state: The `Window.state` of an earlier call, which must not be modified; `None` begins
+                a new episode for every worker.
+            thetas: The parameters of each unroll, a pytree like `theta` with axes
+                `(members, workers)` in front of every leaf.
+            keys: One random key per worker and episode, the same for all windows of the episode.
+                All randomness must derive from these keys and the step. A NumPy pool gets an array
+                of `uint32`, of shape `(workers, 2)` for the usual keys.
+            start: The number of steps that each worker has taken in its episode. A worker at 0
+                begins a new episode in this window: its members are initialised, each with its own
+                parameters.
+            window: W, the maximal number of steps; 0 only initialises.
+            length: The number of steps that each worker takes, between 0 and `window`; `None`
+                means `window` for all. A window never crosses the horizon.
 
-        A member that ends early is absorbed: no further steps, and a constant loss (zero unless
-        the problem says otherwise) for each remaining step of this and later windows, until its
-        worker begins a new episode.
+        Returns:
+            The new state, and the summed loss and the number of steps of each unroll.
         """
 
     def advance_arrays(
@@ -144,7 +163,7 @@ class Pool(abc.ABC):
         window: int,
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
-        """Do what `advance` does, from JAX arrays to JAX arrays; estimators call this."""
+        """Call `advance` with JAX arrays and return JAX arrays. Estimators call this method."""
         given = jnp.full_like(start, window) if length is None else length
         words = jax.random.key_data(keys)
         thetas, words, start, lengths = jax.device_get((thetas, words, start, given))
@@ -153,18 +172,29 @@ class Pool(abc.ABC):
         return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps))
 
     def fork(self, state: Any, member: int) -> Any:
-        """Let every member continue from the state of one of them (`TES` needs this)."""
+        """Let every member continue from the state of one member, which `TES` needs.
+
+        Args:
+            state: A `Window.state` of this pool.
+            member: The index of the member whose state is copied.
+
+        Returns:
+            The state after the copy.
+
+        Raises:
+            PoolError: If the pool cannot copy states.
+        """
         raise PoolError(f"{type(self).__name__} cannot copy states.")
 
     def check(self, theta: PyTree) -> None:
-        """Raise a `ValueError` if `theta` cannot be unrolled, before anything is computed."""
+        """Raise a `ValueError` if `theta` does not fit the pool, before anything is computed."""
 
     def programs(self, theta: PyTree) -> list[Any]:
-        """The computations of a pool as jaxprs, to tell it from a changed one, if there are any."""
+        """Return the pool's computations as jaxprs, if any, to detect that its code changed."""
         return []
 
     def never_ends(self, states: PyTree) -> bool:
-        """Tell if all unrolls whose states are in a tree are known to run to the horizon."""
+        """Return true if all unrolls in a tree of states are known to run to the horizon."""
         return False
 
     def close(self) -> None:
@@ -172,10 +202,10 @@ class Pool(abc.ABC):
 
 
 class TraceablePool(Pool):
-    """A pool that JAX can trace: `advance` in two halves, which may be differentiated.
+    """A pool that JAX can trace: `advance` consists of `begin` and `run`.
 
-    `begin` and `run` take and return JAX arrays; `keys` are JAX random keys. A state is a pytree
-    of arrays with axes `(members, workers)` in front.
+    Both take and return JAX arrays and may be differentiated; `keys` are JAX random keys. A state
+    is a pytree of arrays with axes `(members, workers)` in front.
     """
 
     traceable = True
@@ -185,7 +215,17 @@ class TraceablePool(Pool):
     def begin(
         self, state: Any, thetas: PyTree, keys: Array, start: Int[Array, " workers"]
     ) -> PyTree:
-        """Initialise the workers at step 0 and leave the others; `state` may be `None`."""
+        """Initialise the workers at step 0 and leave the others unchanged.
+
+        Args:
+            state: The current state; `None` if there is none yet.
+            thetas: The parameters of each unroll, as for `advance`.
+            keys: One random key per worker and episode.
+            start: The number of steps that each worker has taken in its episode.
+
+        Returns:
+            The state before the window.
+        """
 
     @abc.abstractmethod
     def run(
@@ -197,7 +237,7 @@ class TraceablePool(Pool):
         window: int,
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
-        """Take the steps of a window, of which there is at least one."""
+        """Take the steps of a window. The arguments are those of `advance`, with `window >= 1`."""
 
     def programs(self, theta: PyTree) -> list[Any]:
         thetas = jax.tree.map(lambda x: x[None, None], theta)
@@ -217,7 +257,7 @@ class TraceablePool(Pool):
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
         state = self.begin(state, thetas, keys, start)
-        if window == 0:  # a scan of no steps would still be compiled
+        if window == 0:  # JAX would compile even a scan of zero steps
             lanes = jax.tree.leaves(thetas)[0].shape[:2]
             return Window(state, jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32))
         return self.run(state, thetas, keys, start, window, length)

@@ -20,38 +20,36 @@ from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
 from nres.system import Theta
 
 INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."
-_SERIALS = itertools.count(int.from_bytes(os.urandom(6)))  # tells apart states of all processes
-# Of gymnasium's MuJoCo environments, those that read nothing but positions and velocities.
+_SERIALS = itertools.count(int.from_bytes(os.urandom(6)))  # unique among all processes
+# Gymnasium's MuJoCo environments whose state consists only of positions and velocities.
 _PHYSICS_IS_ALL = ("Swimmer", "HalfCheetah", "Hopper", "Walker2d", "InvertedPendulum")
 
 
 class GymPool(PolicyPool):
-    """Unrolls a policy in a gymnasium environment; the loss of a step is its negative reward.
+    """Unrolls of a policy in a gymnasium environment; the loss is the negative reward.
 
-    Every lane has an environment of its own, which is reset when its worker begins an episode,
-    with a seed that belongs to that worker and episode, and never by itself. A terminated or
-    truncated episode is absorbed until its worker's next one.
+    Every lane has its own environment, which is reset only when its worker begins an episode, with
+    a seed that belongs to that worker and episode. A terminated or truncated episode is absorbed
+    until its worker begins the next. States can be copied and saved if the environment has
+    `get_state()`, which returns an array of numbers, and `set_state(array)`, or if it is one of
+    gymnasium's planar MuJoCo tasks. Otherwise `TES` and resuming a run raise an error.
 
-    States can be copied and saved if the environment offers `get_state()`, which returns an
-    array of numbers, and `set_state(array)`, or if it is one of gymnasium's planar MuJoCo tasks.
-    Otherwise `TES` and resuming a run are refused.
+    Args:
+        env: The id of an environment, or a function that makes one from `options`.
+        policy: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`. For discrete actions, the
+            one with the largest output is taken.
+        horizon: T, the number of steps in an episode; by default, the environment's limit.
+        variance: The variance of a named policy's initial parameters.
+        clip: True to clip actions to the bounds of the action space.
+        processes: The number of extra processes, each of which runs whole windows of its share of
+            the lanes; 0 runs all in this one. Environment and policy must then be picklable.
+        options: Keyword arguments of the environment.
 
-    ```python
-    pool = nres.pools.GymPool("CartPole-v1", "mlp:16")
-    estimator = nres.NRES(pool, workers=20, window=50, sigma=0.1)
-    ```
-
-    **Arguments:**
-
-    - `env`: the id of an environment, or a function that makes one of `options`.
-    - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`. Of several discrete
-        actions the one with the largest output is taken.
-    - `horizon`: T, the steps of an episode; by default what the environment says.
-    - `variance`: that of a named policy's initial parameters.
-    - `clip`: whether to clip actions to the bounds of the action space.
-    - `processes`: in how many processes to run, besides this one; each runs whole windows of its
-        share of the lanes. Environment and policy must then be picklable.
-    - `options`: what the environment is made with.
+    Example:
+        ```python
+        pool = nres.pools.GymPool("CartPole-v1", "mlp:16")
+        estimator = nres.NRES(pool, workers=20, window=50, sigma=0.1)
+        ```
     """
 
     def __init__(
@@ -96,12 +94,12 @@ class GymPool(PolicyPool):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, here or elsewhere, makes its own environments.
+        # A copy, in this process or another, makes its own environments.
         return self.__dict__ | {"_hosts": [], "_count": 0, "_serial": -1}
 
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
         """Measure the loss and the return of 20 unperturbed episodes."""
-        # In environments of their own: those that train may not be able to go back.
+        # In separate environments: those used for training may not be able to go back.
         pool = copy.copy(self)
         try:
             return PolicyPool.metrics(pool, theta, key)
@@ -110,7 +108,7 @@ class GymPool(PolicyPool):
 
     def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
         forked = super().fork(state, member)
-        return forked | {"serial": np.zeros_like(state["serial"])}  # no environment is there
+        return forked | {"serial": np.zeros_like(state["serial"])}  # matches no environment
 
     def close(self) -> None:
         """End the processes and close the environments."""
@@ -136,8 +134,8 @@ class GymPool(PolicyPool):
         newest = state is not None and (state["serial"] == self._serial).all()
         if state is not None and not newest and not self.can_fork:
             raise PoolError(
-                f"{self.name} offers no snapshots, so its episodes go on from their newest state "
-                "alone: an older or a saved one cannot be continued."
+                f"{self.name} offers no snapshots, so only its newest state can be continued, not "
+                "an older or saved one."
             )
         lanes = {
             "theta": flat_lanes(thetas, np.float64),
@@ -146,16 +144,16 @@ class GymPool(PolicyPool):
             "length": np.tile(length, members),
         }
         newest = self._serve(count) and newest
-        # Environments that are where the state says need not be put there.
+        # Environments that are already in this state need not be restored.
         lanes["state"] = None if state is None or newest else flat_lanes(state)
-        self._serial = -1  # until all have answered, the environments are nowhere in particular
+        self._serial = -1  # until all have answered, the environments are in no known state
         shares = np.array_split(np.arange(count), len(self._hosts))
         try:
             for host, share in zip(self._hosts, shares, strict=True):
                 host.send(jax.tree.map(lambda x, s=share: x[s], lanes))
             answers = [host.receive() for host in self._hosts]
         except BaseException:
-            self.close()  # with answers that nobody read
+            self.close()  # answers that nobody read may be left
             raise
         for answer, share in zip(answers, shares, strict=True):
             if isinstance(answer, _Failure):
@@ -173,7 +171,7 @@ class GymPool(PolicyPool):
         return Window(whole, loss, steps)
 
     def _serve(self, count: int) -> bool:
-        """Provide environments for so many lanes; whether they were there before."""
+        """Provide environments for `count` lanes; return true if they existed before."""
         if count == self._count and self._hosts:
             return True
         self.close()
@@ -186,7 +184,7 @@ class GymPool(PolicyPool):
 
 
 class _Failure(Exception):
-    """What went wrong, in which lane."""
+    """An error and the lane in which it happened."""
 
     def __init__(self, lane: int, seed: int, step: int, what: str):
         super().__init__(lane, seed, step, what)
@@ -194,7 +192,7 @@ class _Failure(Exception):
 
 
 class _Lane:
-    """One environment, with its observations and actions as vectors."""
+    """One environment, with observations and actions as vectors."""
 
     def __init__(self, make: tuple[Any, dict[str, Any]], clip: bool):
         try:
@@ -212,13 +210,13 @@ class _Lane:
             self.env = env(**options)
         spaces = gymnasium.spaces
         self.space = self.env.observation_space
-        # The general way takes longer than many an environment's step.
+        # The general function takes longer than a step of many environments.
         self._flatten = _ravel if isinstance(self.space, spaces.Box) else spaces.flatten
         self.observations = spaces.flatdim(self.space)
         action = self.env.action_space
         self.discrete = isinstance(action, spaces.Discrete)
         if not self.discrete and not isinstance(action, spaces.Box):
-            raise ValueError(f"actions must be Box or Discrete, {env} has {action}.")
+            raise ValueError(f"actions must be Box or Discrete, but {env} has {action}.")
         self.actions = int(action.n) if self.discrete else int(np.prod(action.shape))
         self.clip = clip and not self.discrete
         inner = self.env.unwrapped
@@ -250,7 +248,7 @@ class _Lane:
         vector = np.asarray(self._flatten(self.space, observation), np.float64)
         if vector.shape != (self.observations,):
             raise ValueError(
-                f"the observation has {vector.size} numbers, its space {self.observations}"
+                f"the observation has {vector.size} numbers, but its space has {self.observations}"
             )
         if not np.isfinite(vector).all():
             raise ValueError(f"the observation is not finite: {vector}")
@@ -267,7 +265,7 @@ class _Lane:
         return row
 
     def restore(self, row: np.ndarray) -> None:
-        self.env.reset()  # wrappers refuse to step before
+        self.env.reset()  # wrappers refuse to step before a reset
         if not self.mujoco:
             self.env.unwrapped.set_state(row)
             return
@@ -296,7 +294,7 @@ class _Lanes:
             return self._advance(**self._pending)
         except _Failure as failure:
             return failure
-        except Exception as error:  # of the policy, say
+        except Exception as error:  # for example of the policy
             return _Failure(0, 0, 0, traceback.format_exception_only(error)[-1].strip())
 
     def close(self) -> None:
@@ -350,7 +348,7 @@ def _guarded(lane: int, seed: np.ndarray, step: int, function: Callable, *argume
 
 
 class _Process:
-    """The same in a process of its own."""
+    """Several environments in a process of their own."""
 
     def __init__(self, *arguments: Any):
         context = multiprocessing.get_context("spawn")
@@ -382,7 +380,7 @@ class _Process:
 
 
 def _serve(pipe: Any, arguments: tuple) -> None:
-    # Ctrl-C reaches every process of a terminal; when to end is for the first one to say.
+    # Ctrl-C reaches every process of a terminal, but the main process decides when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         lanes = _Lanes(*arguments)

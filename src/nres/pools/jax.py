@@ -1,4 +1,4 @@
-"""`JaxPool`: a `System` unrolled in a batch, as one vectorised scan."""
+"""`JaxPool`: a batch of unrolls of a `System`, as one vectorised scan."""
 
 import functools
 import math
@@ -23,19 +23,22 @@ class _Lane(eqx.Module):
 
 
 class JaxPool(eqx.Module, TraceablePool):
-    """Unrolls a `System` in a batch: `vmap` over members and workers, `scan` over steps.
+    """A batch of unrolls of a `System`: `vmap` over members and workers, `scan` over steps.
 
-    ```python
-    pool = nres.JaxPool(nres.systems.Lorenz(), unroll=8)
-    estimator = nres.NRES(pool, workers=200, window=100, sigma=0.04)
-    ```
+    Args:
+        system: The `nres.System` to unroll.
+        unroll: The number of steps compiled into one iteration of the scan. More is faster for
+            cheap steps, especially on GPUs, and takes longer to compile. By default, it is chosen
+            from the backend and the size of the step.
 
-    **Arguments:**
+    Raises:
+        TypeError: If `system` is not an `nres.System`.
 
-    - `system`: the `nres.System` to unroll.
-    - `unroll`: how many steps are compiled into one iteration of the scan. More is faster for
-        cheap steps, on GPUs above all, and takes longer to compile. By default it is chosen
-        from the backend and the size of the step.
+    Example:
+        ```python
+        pool = nres.JaxPool(nres.systems.Lorenz(), unroll=8)
+        estimator = nres.NRES(pool, workers=200, window=100, sigma=0.04)
+        ```
     """
 
     system: System
@@ -45,7 +48,7 @@ class JaxPool(eqx.Module, TraceablePool):
         if not isinstance(system, System):
             raise TypeError(f"JaxPool needs an nres.System, got {type(system).__name__}.")
         horizon_of(system)
-        # NumPy arrays cannot be indexed by traced numbers.
+        # Traced numbers cannot index NumPy arrays.
         self.system = jax.tree.map(
             lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, system
         )
@@ -88,7 +91,7 @@ class JaxPool(eqx.Module, TraceablePool):
     ) -> Window:
         lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
         run = functools.partial(self._run_one, window=window, lanes=lanes)
-        # Members outside, workers inside: so the long axis is the contiguous one.
+        # Members outside, workers inside, so that the long axis is contiguous.
         over_members = jax.vmap(jax.vmap(run), in_axes=(0, 0, None, None, None))
         return Window(*over_members(state, thetas, keys, start, length))
 
@@ -120,7 +123,7 @@ class JaxPool(eqx.Module, TraceablePool):
         return jax.tree.map(lambda new, old: jnp.where(start == 0, new, old), fresh, lane)
 
     def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
-        """One lane: the fields of a `Window`, without the axes of members and workers."""
+        """Run one lane; return the fields of a `Window` without the axes of members and workers."""
         system = self.system
         jaxpr, step_shape = jax.make_jaxpr(system.step, return_shape=True)(
             lane.state, theta, start, key
@@ -129,14 +132,14 @@ class JaxPool(eqx.Module, TraceablePool):
 
         def body(carry, i):
             lane, total, taken = carry
-            # Steps beyond the horizon are masked; no system is to see them.
+            # Steps beyond the horizon are masked, and systems must not see them.
             t = start + i if length is None else jnp.minimum(start + i, self.horizon - 1)
             masks = [~lane.ended] if ends else []
             masks += [] if length is None else [i < length]
             active = functools.reduce(jnp.logical_and, masks) if masks else None
             state, th = _shield(active, (lane.state, theta))
             state, loss, *end = system.step(state, th, t, jax.random.fold_in(key, t + 1))
-            # A state may hold Python numbers; `check_system` has seen to the rest.
+            # A state may contain Python numbers; `check_system` has checked the rest.
             state, end = jax.tree.map(jnp.asarray, (state, end))
             new = _Lane(state, end[0] if ends else None)
             if ends:
@@ -160,17 +163,17 @@ class JaxPool(eqx.Module, TraceablePool):
 
 
 def _shield(active: Array | None, tree: PyTree) -> PyTree:
-    """The same values, cut off from differentiation unless active (or there is no mask).
+    """Return the same values, with zero derivatives unless active; `None` means always active.
 
-    A masked step's result is not used, but its derivative may be infinite all the same, and zero
-    times that would be NaN.
+    The result of a masked step is not used, but its derivative may still be infinite, and zero
+    times infinity is NaN.
     """
     if active is None:
         return tree
     return jax.tree.map(lambda x: _cut(active, x) if eqx.is_inexact_array(x) else x, tree)
 
 
-# Not `jnp.where(active, x, stop_gradient(x))`: of that, backpropagation keeps a copy for each step.
+# Not `jnp.where(active, x, stop_gradient(x))`: backpropagation would store a copy of it per step.
 @jax.custom_jvp
 def _cut(active, x):
     return x
@@ -183,14 +186,14 @@ def _cut_jvp(primals, tangents):
 
 
 def _packs(state: PyTree, total: Array) -> bool:
-    """Whether to carry the state and the loss as one vector, if they are a few scalars."""
+    """Return true if state and loss are a few scalars, which are carried as one vector on CPUs."""
     leaves = [*jax.tree.leaves(state), total]
     alike = {(leaf.shape, leaf.dtype) for leaf in leaves} == {((), total.dtype)}
     return jax.default_backend() == "cpu" and alike and 1 < len(leaves) <= 16
 
 
 def _scan_packed(body, carry, steps, unroll):
-    """`jax.lax.scan` with fewer arrays: on a CPU every array of the carry costs a kernel a step."""
+    """Run `jax.lax.scan` with fewer arrays: on a CPU each costs one kernel per step."""
     structure = jax.tree.structure((carry[0].state, carry[1]))
 
     def unpack(packed):
@@ -210,18 +213,17 @@ def _scan_packed(body, carry, steps, unroll):
 
 
 def default_unroll(equations: int, lanes: int, window: int) -> int:
-    """How many steps of a system to compile into one iteration of the scan.
+    """Choose the number of steps to compile into one iteration of the scan.
 
-    Measured on Lorenz, whose step has 20 operations. A CPU gains little from more than two. On a
-    GPU a long iteration is one kernel instead of many: as long as its compilation takes seconds,
-    and shorter once there are so many lanes that registers run out before launches matter.
+    The choice is based on measurements of Lorenz, whose step has 20 operations. A CPU gains little
+    from more than two steps. On a GPU, a long iteration is one kernel instead of many: the length
+    is limited by the compilation time, and with very many lanes by the number of registers.
 
-    **Arguments:**
-
-    - `equations`: the size of one step, in operations of its jaxpr.
-    - `lanes`: how many unrolls run in the batch.
-    - `window`: how many steps there are. A divisor of it is taken where one is near: what is left
-        over would be compiled again, and doubles the memory of backpropagation.
+    Args:
+        equations: The number of operations in the jaxpr of one step.
+        lanes: The number of unrolls in the batch.
+        window: The number of steps of a window. A divisor of it is preferred if one is near: a
+            remainder would be compiled separately, and doubles the memory of backpropagation.
     """
     if jax.default_backend() == "cpu":
         best = 2 if equations <= 200 else 1
@@ -232,7 +234,7 @@ def default_unroll(equations: int, lanes: int, window: int) -> int:
 
 
 def _count_equations(jaxpr: Any) -> int:
-    """Operations in a jaxpr, those of the functions it calls included."""
+    """Count the operations in a jaxpr, including those of the functions that it calls."""
     count = 0
     for equation in jaxpr.eqns:
         inner = [p for p in jax.tree.leaves(list(equation.params.values())) if hasattr(p, "eqns")]
@@ -241,7 +243,7 @@ def _count_equations(jaxpr: Any) -> int:
 
 
 def as_pool(given: Any) -> Pool:
-    """Wrap a `System` in a `JaxPool`; return a pool as it is."""
+    """Wrap a `System` in a `JaxPool`; return a pool unchanged."""
     if isinstance(given, System):
         return JaxPool(given)
     if isinstance(given, Pool):
@@ -250,6 +252,6 @@ def as_pool(given: Any) -> Pool:
         name = given.__name__
         raise TypeError(f"expected a system or pool, got the class {name}: write {name}(...).")
     raise TypeError(
-        f"expected an nres.System or an nres.Pool, got {type(given).__name__}: inherit from one of "
+        f"expected an nres.System or an nres.Pool, got {type(given).__name__}: subclass one of "
         "them."
     )

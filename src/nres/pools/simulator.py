@@ -15,17 +15,17 @@ EPISODES = 20
 
 
 def seed_of(key: np.ndarray) -> int:
-    """The seed of an episode, from the key of its worker and episode."""
+    """Return the seed of an episode, from the key of its worker and episode."""
     return int(key[-1])
 
 
 def flat_lanes(tree: PyTree, dtype: Any = None) -> PyTree:
-    """Members and workers as one axis of lanes, in this order."""
+    """Merge the axes of members and workers into one axis of lanes, in this order."""
     return jax.tree.map(lambda x: np.asarray(x, dtype).reshape(-1, *x.shape[2:]), tree)
 
 
 class PolicyPool(Pool):
-    """What a pool can do once it has a policy, whatever the simulator.
+    """Base class of pools that run a policy in a simulator.
 
     A state is a dictionary of arrays with axes `(members, workers)` in front.
     """
@@ -36,12 +36,12 @@ class PolicyPool(Pool):
     actions: int
 
     def initial_theta(self, key: Any) -> Theta:
-        """Where the policy starts."""
+        """Return the policy's initial parameters."""
         return self.policy.initial_theta(key)
 
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
         """Measure the loss per step and the return of 20 unperturbed episodes."""
-        keys = worker_keys(jax.random.split(key)[0], EPISODES)  # those of `nres.evaluate`
+        keys = worker_keys(jax.random.split(key)[0], EPISODES)  # the same keys as `nres.evaluate`
         thetas = jax.tree.map(
             lambda x: np.broadcast_to(np.asarray(x), (1, EPISODES, *np.shape(x))), theta
         )
@@ -53,7 +53,7 @@ class PolicyPool(Pool):
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
-        """The number of unroll steps in `metrics`, at most."""
+        """The maximal number of unroll steps that `metrics` takes."""
         return EPISODES * self.horizon
 
     def check(self, theta: PyTree) -> None:
@@ -64,7 +64,7 @@ class PolicyPool(Pool):
             raise ValueError(f"theta does not fit {self!r}: {error}") from error
         if actions.shape != (1, self.actions):
             raise ValueError(
-                f"theta gives actions of shape {actions.shape[1:]}, {self!r} takes "
+                f"theta gives actions of shape {actions.shape[1:]}, but {self!r} takes "
                 f"({self.actions},)."
             )
 

@@ -7,7 +7,7 @@ from nres.systems.lorenz import Lorenz as Lorenz
 from nres.systems.lorenz import LorenzTest as LorenzTest
 from nres.systems.quadratic import Quadratic as Quadratic
 
-# Its kernels import Pallas, which is slow: it is imported when it is first used (PEP 562).
+# Its kernels import Pallas, which is slow: import it on first use (PEP 562).
 if TYPE_CHECKING:
     from nres.systems import learned_optimizer as learned_optimizer
 

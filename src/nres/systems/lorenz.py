@@ -1,4 +1,4 @@
-"""The Lorenz system: fit the parameters of a chaotic trajectory."""
+"""The Lorenz system: fitting the parameters of a chaotic trajectory."""
 
 import math
 from typing import ClassVar
@@ -16,34 +16,35 @@ _START = (1.2, 1.3, 1.6)
 _DT = 0.005
 _B = 8 / 3
 
-# Three arrays, not one of three numbers: in a batch each is then contiguous.
+# Three arrays instead of one array of three numbers, so that each is contiguous in a batch.
 Point = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
 
 
 class Lorenz(System):
-    r"""Recover the parameters of a Lorenz system from its observed z-coordinate.
+    r"""Recovery of the parameters of a Lorenz system from its observed z-coordinate.
 
-    Euler steps of size 0.005 from $s_0 = (1.2, 1.3, 1.6)$,
+    The state follows Euler steps of size 0.005 from $s_0 = (1.2, 1.3, 1.6)$,
 
     $$ \dot x = a (y - x), \quad \dot y = x (r - z) - y, \quad \dot z = x y - \tfrac83 z, $$
 
-    with $\theta = (\ln r, \ln a)$ and loss $L_t = (z_t - z_t^{\text{truth}})^2$ against the
-    trajectory of $r = 28, a = 10$. The loss surface is chaotic: backpropagation through 2000
-    steps tells nothing of it.
+    with $\theta = (\ln r, \ln a)$ and the loss $L_t = (z_t - z_t^{\text{truth}})^2$ against the
+    trajectory of $r = 28, a = 10$. The loss surface is chaotic: backpropagation through 2000 steps
+    gives useless gradients.
 
-    ```python
-    system = nres.systems.Lorenz()
-    theta = system.initial_theta()
-    nres.evaluate(system, theta, jax.random.key(0)).loss     # the training loss
-    system.test_loss(theta, jax.random.key(0))               # over random initial states
-    ```
+    Args:
+        horizon: T, the number of steps in an episode.
+        test_episodes: The number of random initial states over which `metrics` averages.
 
-    **Arguments:**
+    Example:
+        ```python
+        system = nres.systems.Lorenz()
+        theta = system.initial_theta()
+        nres.evaluate(system, theta, jax.random.key(0)).loss     # the training loss
+        system.test_loss(theta, jax.random.key(0))               # over random initial states
+        ```
 
-    - `horizon`: T, steps of an episode.
-    - `test_episodes`: the number of initial states over which `metrics` measures progress.
-
-    **Reference:** section [subsec:lorenz] of Li et al., NeurIPS 2023.
+    Reference:
+        Li et al., NeurIPS 2023, Section 5.1, *Learning dynamical system parameters*.
     """
 
     horizon: int = eqx.field(static=True)
@@ -52,7 +53,7 @@ class Lorenz(System):
     """The z-coordinate of the true trajectory after each step."""
 
     truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
-    """The parameters that made the observations."""
+    r"""The true parameters $(\ln r, \ln a)$, which generated the observations."""
 
     def __init__(self, horizon: int = 2000, test_episodes: int = 2000):
         self.horizon = whole_number("horizon", horizon)
@@ -61,7 +62,7 @@ class Lorenz(System):
         self.observed = _trajectory(jnp.asarray(self.truth), horizon)
 
     def initial_theta(self, key: Key[Array, ""] | None = None) -> Float[Array, "2"]:
-        """Where the paper's optimisations start."""
+        """Return the starting point of the paper's optimisations; `key` is not used."""
         return jnp.array([3.7, 3.116])
 
     def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> Point:
@@ -72,34 +73,44 @@ class Lorenz(System):
         return state, (state[2] - self.observed[t].astype(theta.dtype)) ** 2
 
     def metrics(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Measure progress: the test loss, the loss on the training trajectory, and `theta`."""
+        """Return the test loss, the loss on the training trajectory, and `theta`."""
         test_loss = self.test_loss(theta, key, episodes=self.test_episodes)
         loss = evaluate(self, theta, key).loss
         return {"test_loss": test_loss, "loss": loss, "ln_r": theta[0], "ln_a": theta[1]}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
-        """The number of unroll steps in `metrics`: the truth is stepped along with the model."""
+        """The number of unroll steps in `metrics`, in which the truth runs along with the model."""
         return (2 * self.test_episodes + 1) * self.horizon
 
     def test_system(self) -> "LorenzTest":
-        """The same problem over a distribution of initial states: what progress is measured on."""
+        """Return the same problem with random initial states, on which progress is measured."""
         return LorenzTest(self.horizon)
 
     def test_loss(
         self, theta: Float[Array, "2"], key: Key[Array, ""], episodes: int = 10_000
     ) -> Float[Array, ""]:
-        """The mean loss over random initial states, the truth starting from the same ones."""
+        """Compute the mean loss over random initial states, from which the truth starts too.
+
+        Args:
+            theta: The parameters.
+            key: A JAX random key.
+            episodes: The number of initial states.
+
+        Returns:
+            The mean loss per step.
+        """
         return evaluate(self.test_system(), theta, key, episodes=episodes).loss
 
 
 class LorenzTest(System):
-    r"""Lorenz from a random initial state $\mathcal N((1.2, 1.3, 1.6), 0.01\,I)$.
+    r"""The Lorenz problem from a random initial state $\mathcal N((1.2, 1.3, 1.6), 0.01\,I)$.
 
     The true system starts from the same state and runs along.
     """
 
     horizon: int = eqx.field(static=True, default=2000)
+    """T, the number of steps in an episode."""
 
     def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> tuple[Point, Point]:
         start = jnp.asarray(_START, theta.dtype) + 0.1 * jax.random.normal(key, (3,), theta.dtype)
@@ -113,7 +124,7 @@ class LorenzTest(System):
 
 
 def lorenz_step(state: Point, theta: Float[Array, "2"]) -> Point:
-    """One Euler step."""
+    """Make one Euler step."""
     x, y, z = state
     r, a = jnp.exp(theta)
     return (

@@ -9,18 +9,21 @@ from nres.system import System
 
 
 class Quadratic(System):
-    r"""Linear dynamics in state and parameters, quadratic losses: everything has a closed form.
+    r"""Linear dynamics in state and parameters with quadratic losses, all in closed form.
 
     $$ s_0 = s_{\text{init}} + C\theta, \qquad s_{t+1} = A s_t + B\theta + \rho\,\eta_t, \qquad
        L_t = \tfrac12 s_t^\top Q s_t + q^\top s_t, $$
 
     with $\eta_t$ standard normal. Smoothing a quadratic with noise of mean zero changes its value
-    but not its gradient, so every unbiased estimator has the mean `exact_gradient(theta)`.
+    but not its gradient, so every unbiased estimator has the mean `exact_gradient(theta)`. The
+    fields are the matrices and vectors of these equations; `start` is $s_{\text{init}}$.
 
-    ```python
-    system = nres.systems.Quadratic.random(jax.random.key(0), horizon=12, states=3, parameters=4)
-    system.exact_gradient(jnp.ones(4))
-    ```
+    Example:
+        ```python
+        key = jax.random.key(0)
+        system = nres.systems.Quadratic.random(key, horizon=12, states=3, parameters=4)
+        system.exact_gradient(jnp.ones(4))
+        ```
     """
 
     A: Float[Array, "states states"]
@@ -31,7 +34,7 @@ class Quadratic(System):
     start: Float[Array, " states"]
     horizon: int = eqx.field(static=True)
     disturbance: float = eqx.field(static=True, default=0.0)
-    r"""$\rho$: the scale of the random disturbance in every step."""
+    r"""$\rho$, the scale of the random disturbance in every step."""
 
     @classmethod
     def random(
@@ -43,7 +46,18 @@ class Quadratic(System):
         parameters: int,
         disturbance: float = 0.0,
     ) -> "Quadratic":
-        """A system with random, stable dynamics."""
+        """Make a system with random, stable dynamics.
+
+        Args:
+            key: A JAX random key.
+            horizon: T, the number of steps in an episode.
+            states: The number of components of the state.
+            parameters: The number of parameters.
+            disturbance: The scale of the random disturbance in every step.
+
+        Returns:
+            The system.
+        """
         k = jax.random.split(key, 6)
         rotation, _ = jnp.linalg.qr(jax.random.normal(k[0], (states, states)))
         root = jax.random.normal(k[3], (states, states))
@@ -70,16 +84,16 @@ class Quadratic(System):
         return state, 0.5 * state @ self.Q @ state + self.q @ state
 
     def exact_gradient(self, theta: Float[Array, " parameters"]) -> Float[Array, " parameters"]:
-        r"""The gradient of $\mathbb E[\frac1T \sum_t L_t]$."""
+        r"""Compute the gradient of $\mathbb E[\frac1T \sum_t L_t]$."""
         return self.application_gradients(theta).sum(axis=(0, 1)) / self.horizon
 
     def application_gradients(
         self, theta: Float[Array, " parameters"]
     ) -> Float[Array, "horizon horizon parameters"]:
-        r"""$g^t_i = \partial\,\mathbb E L_t / \partial\theta_i$, at index `[t - 1, i - 1]`.
+        r"""Compute $g^t_i = \partial\,\mathbb E L_t / \partial\theta_i$, at `[t - 1, i - 1]`.
 
-        $\theta_i$ is the parameter as the i-th step applies it; the initial state belongs to the
-        first. Zero for $i > t$.
+        $\theta_i$ is the parameter as the i-th step applies it; the initial state counts as part of
+        the first step. The result is zero for $i > t$.
         """
         gradients = []
         state = self.start + self.C @ theta

@@ -1,4 +1,4 @@
-"""The variance of gradient estimates: measured, predicted, and what follows for one's choices."""
+"""The variance of gradient estimates: measurements, predictions and advice on settings."""
 
 from nres.variance.advice import Advice as Advice
 from nres.variance.advice import Gain as Gain

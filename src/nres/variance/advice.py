@@ -1,4 +1,4 @@
-"""`advise`: which method, window, workers and sigma, for a budget."""
+"""`advise`: a method, window, number of workers and sigma for a budget of steps."""
 
 import dataclasses
 import math
@@ -20,43 +20,44 @@ from nres.variance.sweep import Row, Sweep, sweep
 from nres.workers import Steps
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-# A longer window costs fewer updates: the longest is taken that comes this close to the best.
+# Longer windows need fewer updates, so the longest window within this factor of the best is taken.
 GOOD_ENOUGH = 0.8
-# The loss after a step is a mean over so many episodes.
+# The number of episodes to average the loss after a step over.
 GAIN_EPISODES = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """What a step of length sigma along the mean gradient does to the loss, and what noise does."""
+    """The effect on the loss of a step of length sigma along the mean gradient, and of noise."""
 
     before: float
+    """The loss before the step."""
     after: float
-    """The loss before the step and after it."""
+    """The loss after the step."""
     stderr: float
-    """Of the difference."""
+    """The standard error of the difference."""
     smoothed: float
     """The loss with noise of that sigma, without a step."""
     slope: float
-    """What the step would take off the loss if it did not bend."""
+    """The decrease that the step would give if the loss were linear."""
     alignment: float
-    """The squared cosine of the angle between the mean gradient and the expected one."""
+    """The squared cosine of the angle between the measured mean gradient and the expected one."""
     size: int
     """d, the number of parameters."""
 
     @property
     def net_decrease(self) -> float:
-        """The decrease of the loss by the step, less what noise adds; 0 if it may be chance."""
+        """The step's decrease of the loss minus the noise's increase; 0 if not significant."""
         gain = self.before - self.after
         rise = max(0.0, self.smoothed - self.before)
         return max(0.0, gain - rise) if gain > 2 * self.stderr else 0.0
 
     @property
     def relative_curvature(self) -> float:
-        """The mean curvature over all directions relative to that along the gradient.
+        """The mean curvature over all directions, relative to the curvature along the gradient.
 
-        From 1/d to 1: it says how much noise harms an update. It is 1 where all directions are
-        alike, 1/d where the loss bends along the gradient alone.
+        It measures how much noise harms an update, from 1/d to 1. It is 1 if all directions are
+        alike, and 1/d if the loss bends only along the gradient.
         """
         mean = max(0.0, self.smoothed - self.before) / self.size
         along = self.slope - (self.before - self.after)
@@ -68,21 +69,26 @@ class Gain:
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What `advise` recommends, and what it rests on."""
+    """The recommendation of `advise`, and the measurements behind it."""
 
     method: str
+    """The name of the recommended estimator."""
     window: int
+    """W, the recommended window."""
     workers: int
+    """N, the recommended number of workers."""
     sigma: float
+    """The recommended scale of the noise."""
     updates: int
-    """That the budget of sequential steps allows."""
+    """The number of updates that the budget of sequential steps allows."""
     effective_updates: float
-    """The number of noise-free updates that would do as much."""
+    """The number of noise-free updates with the same effect."""
     reasons: tuple[str, ...]
+    """The reasons for the recommendation, in sentences."""
     table: Sweep
     """The pilot sweep, with the recommended number of workers."""
     gains: Mapping[float, Gain]
-    """What a step along the gradient does, for each sigma."""
+    """The effect of a step along the gradient, for each sigma."""
 
 
 def advise(
@@ -97,60 +103,69 @@ def advise(
 ) -> Advice:
     r"""Recommend method, W, N and sigma for a budget of unroll steps, from a pilot sweep.
 
-    **Workers.** A budget of S sequential and C total steps means N = C/2S, whatever the window.
+    **Workers.** A budget of S sequential and C total steps gives N = C/2S, for any window.
 
-    **Window.** With window W there are U = (S - T)/W updates, after up to T steps to bring workers
-    to random places of their first episodes (S/T for `FullES`). One along a noisy gradient is
-    worth $1 / (1 + h v / \lVert g \rVert^2)$ of one without noise, where
-    $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$ says how much noise harms: with the
-    Hessian H, noise costs by the mean curvature of all directions, and the step by that along the
-    gradient. Both are told from what noise and a step do to the loss. For v it does not do to take
-    the variance of one estimate: a worker's estimates share their noise through an episode, so
-    their errors add up over its $n = T/W$ updates as if each had $n$ times the variance
-    $v_{\text{episode}}$ of the episode's mean, which for `NRES` is `FullES`'s. With
+    **Window.** With window W there are U = (S - T)/W updates, because up to T steps bring the
+    workers to random positions in their first episodes (`FullES` makes S/T updates). An update
+    along a noisy gradient is worth $1 / (1 + h v / \lVert g \rVert^2)$ noise-free ones, where
+    $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$ with the Hessian H is the relative
+    harm of noise: noise costs the mean curvature of all directions, and a step the curvature along
+    the gradient. Both are estimated from the effects of noise and of a step on the loss. The
+    variance of one estimate is not enough for v: a worker's estimates share their noise through an
+    episode, so their errors add up over its $n = T/W$ updates as if each had $n$ times the
+    variance $v_{\text{episode}}$ of the episode's mean, which for `NRES` is that of `FullES`. With
     $v = \max(v_W, n\, v_{\text{episode}})$, all updates are worth
-    $U / (1 + h v / \lVert g \rVert^2)$ noise-free ones. Shorter windows are worth more until the
-    noise takes over; the longest window that comes within a fifth of the best is taken.
+    $U / (1 + h v / \lVert g \rVert^2)$ noise-free ones. Shorter windows are worth more until noise
+    dominates. The longest window within a fifth of the best is recommended.
 
-    **Sigma.** How far the estimates see is $\sigma$, and what they see is the loss smoothed over
-    it, which may be another than the one that was asked for. So for each sigma a step of
-    length $\sigma$ is made along the mean gradient, and the loss compared; what the noise itself
-    adds to the loss is taken off the gain. The sigma is taken for which the rest times what
-    the updates are worth is largest. Gains and gradients that cannot be told from zero count as
-    zero, and so does a sigma with which losses are not finite.
+    **Sigma.** Estimates see the loss smoothed over $\sigma$, which may differ from the loss itself.
+    For each sigma, the pilot therefore makes a step of length $\sigma$ along the mean gradient and
+    compares the losses; the increase of the loss by the noise itself is subtracted from the gain.
+    The recommended sigma maximises the remaining gain times the number of effective updates. Gains
+    and gradients that are not significant count as zero, and so does a sigma with which losses are
+    not finite.
 
-    The pilot looks at `theta` alone: closer to an optimum less noise is better, so ask again
-    there. And it sees neither what the optimizer will do, nor hysteresis (see `hysteresis`), nor
-    the fixed costs of an update.
+    The pilot looks only at `theta`. Closer to an optimum less noise is better, so ask again there.
+    The pilot sees neither the optimizer, nor hysteresis (see `hysteresis`), nor the fixed costs of
+    an update.
 
-    ```python
-    advice = nres.variance.advise(system, theta, jax.random.key(0), budget=(10**8, 10**5))
-    print(advice.method, advice.window, advice.workers, advice.sigma, *advice.reasons, sep="\n")
-    ```
+    Args:
+        system: An `nres.System`, or any `nres.Pool`.
+        theta: The parameters.
+        key: A JAX random key.
+        budget: The number of total and of sequential steps of the whole training.
+        sigmas: The scales of noise to try.
+        samples: The number of antithetic episodes for each sigma.
+        callback: A function that is called now and then with the fraction of work done.
 
-    **Arguments:**
+    Returns:
+        The recommended settings, the reasons, and the pilot's measurements.
 
-    - `system`, `theta`, `key`: as for `measure`; any pool.
-    - `budget`: total and sequential steps of a whole training.
-    - `sigmas`: scales of noise to try.
-    - `samples`: antithetic episodes for each of them.
-    - `callback`: called with the fraction that is done, from time to time.
+    Raises:
+        ValueError: If the budget is too small, or no sigma shows a significant gradient.
 
-    **Reference:** McCandlish et al., *An empirical model of large-batch training*, 2018, for what
-    a noisy update is worth.
+    Example:
+        ```python
+        advice = nres.variance.advise(system, theta, jax.random.key(0), budget=(10**8, 10**5))
+        print(advice.method, advice.window, advice.workers, advice.sigma, *advice.reasons, sep="\n")
+        ```
+
+    Reference:
+        McCandlish et al., *An empirical model of large-batch training*, 2018, for the value of a
+        noisy update.
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
     horizon = pool.horizon
     total, sequential = map(int, budget)
     if sequential < 2 * horizon:
         raise ValueError(
-            f"the budget must hold at least two episodes of {horizon} steps one after another, "
-            f"got {sequential} sequential steps."
+            f"the budget must allow at least two episodes of {horizon} steps in sequence, got "
+            f"{sequential} sequential steps."
         )
     if total < 2 * sequential:
         raise ValueError(
-            f"the budget must hold twice as many total as sequential steps, for one antithetic "
-            f"pair; got {total} and {sequential}."
+            f"the budget must allow at least twice as many total as sequential steps, for one "
+            f"antithetic pair; got {total} and {sequential}."
         )
     if not isinstance(sigmas, Sequence) or not sigmas:
         raise ValueError(f"sigmas must be a list with at least one number, got {sigmas!r}.")
@@ -179,17 +194,17 @@ def advise(
     top = max(table.rows, key=lambda row: worth(row) * gains[row.sigma].net_decrease)
     if worth(top) * gains[top.sigma].net_decrease == 0:
         raise ValueError(
-            f"at none of the sigmas {', '.join(f'{s:g}' for s in sigmas)} do {samples} episodes "
-            "show a gradient that lowers the loss when it is followed, by more than the noise "
-            "raises it. Try more samples, and other sigmas; if that does not help, the loss may be "
-            "flat here."
+            f"for none of the sigmas {', '.join(f'{s:g}' for s in sigmas)} did {samples} episodes "
+            "show a gradient along which a step lowers the loss by more than the noise raises it. "
+            "Try more samples and other sigmas; if that does not help, the loss may be flat at "
+            "this theta."
         )
-    # Whole episodes only where nothing else is as good.
+    # Whole episodes are recommended only if no shorter window is as good.
     same = [row for row in table.where(sigma=top.sigma).rows if row.method == top.method]
     good = [row for row in same if worth(row) >= GOOD_ENOUGH * worth(top)]
     best = max(good, key=lambda row: row.window)
     if best.window < horizon:
-        # With the same parts as before, so that nothing is compiled anew.
+        # With the same parts as before, so that nothing is recompiled.
         persistent = sweep(
             pool,
             theta,
@@ -220,16 +235,18 @@ def advise(
 
 
 def effective_updates(row: Row, sequential: int, horizon: int, relative_curvature: float) -> float:
-    """How many noise-free updates those are worth that so many sequential steps allow.
+    """Compute the number of noise-free updates with the effect of the updates in a budget.
 
-    **Arguments:**
+    Args:
+        row: A row of a sweep.
+        sequential: The number of sequential steps of the whole training.
+        horizon: T, the number of steps in an episode.
+        relative_curvature: The `Gain.relative_curvature` at the row's sigma.
 
-    - `row`: of a sweep.
-    - `sequential`: steps one after another, of the whole training.
-    - `horizon`: T.
-    - `relative_curvature`: that of `Gain`.
+    Returns:
+        The number of effective updates; 0 if the gradient is not significant or not finite.
     """
-    # Two standard errors, or there is no gradient to follow; nor is there beyond the edge.
+    # A gradient below two standard errors, or with non-finite losses, is not worth following.
     if row.nonfinite or not row.signal > 2 * row.signal_stderr:
         return 0.0
     noise = max(row.variance, row.episode_variance * horizon / row.window)
@@ -237,12 +254,12 @@ def effective_updates(row: Row, sequential: int, horizon: int, relative_curvatur
 
 
 def _updates(window: int, sequential: int, horizon: int) -> int:
-    """Updates in so many sequential steps, those before the first of them included."""
+    """Count the updates in a number of sequential steps, after those for unlocking."""
     return (sequential - (horizon if window < horizon else 0)) // window
 
 
 def candidate_windows(horizon: int, base: int) -> list[int]:
-    """Multiples of `base` steps, 1, 2, 5, 10, 20 and so on, and the horizon."""
+    """List the multiples 1, 2, 5, 10, 20, … of `base` steps below the horizon, and the horizon."""
     steps = (m * 10**e for e in range(len(str(horizon))) for m in (1, 2, 5))
     return [*(base * s for s in steps if base * s < horizon), horizon]
 
@@ -250,8 +267,8 @@ def candidate_windows(horizon: int, base: int) -> list[int]:
 def _gains(
     pool: Pool, theta: PyTree, key: Any, table: Sweep, sigmas: Sequence[float]
 ) -> dict[float, Gain]:
-    # Where the loss is jagged one value says little: all are means over the least of the noises,
-    # and with the same key over the same of them.
+    # On a jagged loss one value says little, so all are means over the smallest noise, with the
+    # same key and therefore the same noises.
     least, episodes = min(sigmas), min(table.samples, GAIN_EPISODES)
 
     def losses(at: PyTree) -> np.ndarray:
@@ -264,7 +281,7 @@ def _gains(
         gradient = table.gradients[pool.horizon, sigma]
         squares = sum(float(np.sum(np.square(g))) for g in jax.tree.leaves(gradient))
         after = np.full_like(before, math.nan)
-        if squares > 0:  # and a number
+        if squares > 0:  # also false for NaN
             scale = sigma / math.sqrt(squares)
             step = lambda x, g, scale=scale: x - jnp.asarray(scale * g, x.dtype)  # noqa: E731
             after = losses(jax.tree.map(step, theta, gradient))
@@ -286,9 +303,9 @@ def _reasons(
 ) -> list[str]:
     same = table.where(sigma=best.sigma)
     reasons = [
-        f"{best.method} with windows of {best.window} steps makes updates worth "
-        f"{worth(best):,.3g} without noise: of the windows that come within "
-        f"{1 - GOOD_ENOUGH:.0%} of its best, the longest, which makes the fewest updates."
+        f"{best.method} with windows of {best.window} steps: its updates are worth "
+        f"{worth(best):,.3g} noise-free ones. Of the windows within {1 - GOOD_ENOUGH:.0%} of the "
+        "best, this is the longest, which needs the fewest updates."
     ]
     for method in ("NRES", "PES", "FullES"):
         rows = same.where(method=method).rows
@@ -296,15 +313,15 @@ def _reasons(
             continue
         other = max(rows, key=worth)
         ratio = other.episode_variance / best.episode_variance
-        noise = "as much noise" if 0.95 < ratio < 1.05 else f"{ratio:.3g} times the variance"
+        noise = "the same variance" if 0.95 < ratio < 1.05 else f"{ratio:.3g} times the variance"
         reasons.append(
-            f"{method} with windows of {other.window} steps: worth {worth(other):,.3g}; it has "
-            f"{noise} over an episode."
+            f"{method} with windows of {other.window} steps: its updates are worth "
+            f"{worth(other):,.3g} noise-free ones; it has {noise} over an episode."
         )
     of_method = same.where(method=best.method).rows
     if len(of_method) > 1:
         listed = ", ".join(f"{r.window}: {worth(r):,.3g}" for r in of_method)
-        reasons.append(f"By the length of windows, {listed}.")
+        reasons.append(f"Noise-free updates by window: {listed}.")
     for sigma, gain in gains.items():
         top = max(table.where(sigma=sigma).rows, key=worth)
         if top.nonfinite:
@@ -312,13 +329,13 @@ def _reasons(
             reasons.append(f"sigma {sigma:g}: {count} episodes with noise were not finite.")
             continue
         if worth(top) == 0:
-            verdict = "no gradient can be told from noise."
+            verdict = "no gradient is distinguishable from noise."
         elif gain.net_decrease == 0:
-            verdict = "the step does not help, or less than the noise harms."
+            verdict = "the step lowers the loss by less than the noise raises it, or not at all."
         else:
-            verdict = f"for up to {worth(top):,.3g} updates' worth."
+            verdict = f"its updates are worth up to {worth(top):,.3g} noise-free ones."
         reasons.append(
-            f"sigma {sigma:g}: a step of that length takes the loss from {gain.before:.4g} to "
-            f"{gain.after:.4g} (± {gain.stderr:.2g}), noise to {gain.smoothed:.4g}: {verdict}"
+            f"sigma {sigma:g}: a step of that length changes the loss from {gain.before:.4g} to "
+            f"{gain.after:.4g} (± {gain.stderr:.2g}), noise to {gain.smoothed:.4g}; {verdict}"
         )
     return reasons

@@ -1,11 +1,11 @@
-r"""Whole antithetic episodes at one $\theta$: all that the variance of `GPES` depends on.
+r"""Whole antithetic episodes at one $\theta$, which determine the variance of `GPES`.
 
-The workers of a `GPES` start together and run in step, by its own code. Of each window only the
-loss difference $D_k = \frac12 \sum_t (L_t^+ - L_t^-)$ and the norm of the accumulated score
+The workers of a `GPES` estimator start together and run in step. Of each window, only the loss
+difference $D_k = \frac12 \sum_t (L_t^+ - L_t^-)$ and the norm of the accumulated score
 $\xi_k = \sum_j \epsilon_j / \sigma^2$ are kept: the worker's estimate in that window is
-$\frac nT D_k \xi_k$. Longer windows have the sum of their parts' differences and the same score,
-so one pass tells the variance for every window W that divides K. Period and sigma are not
-compiled in: a sweep over them is one program.
+$\frac nT D_k \xi_k$. A longer window has the sum of its parts' differences and the same score, so
+one pass gives the variance for every window W that divides K. Period and sigma are not compiled
+in, so a sweep over them is one program.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from nres.workers import Response, Workers, worker_keys
 
 
 class Episodes(eqx.Module):
-    """What is kept of a batch of antithetic episodes."""
+    """The recorded quantities of a batch of antithetic episodes."""
 
     difference: Float[Array, "workers windows"]
     """Half the difference of the members' losses, summed over each window."""
@@ -41,7 +41,7 @@ class Episodes(eqx.Module):
     loss: Float[Array, " workers"]
     """The mean loss per step of each worker's members."""
     steps: Int[Array, " workers"]
-    """Steps really taken, by both members."""
+    """The number of steps really taken by both members."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +52,15 @@ class WindowMoments:
     sigma: float
     windows: tuple[int, ...]
     moments: Moments
-    """With one version for each window, and one for the mean over a whole episode."""
+    """The moments, with one version per window, and a last one for the mean over an episode."""
     loss: float
-    """The smoothed loss; not a number, like everything else, where hardly any loss is finite."""
+    """The smoothed loss; NaN, like everything else, if almost no loss is finite."""
     steps: float
-    """Steps that an episode of a pair takes, on average."""
+    """The average number of steps in an episode of a pair."""
     samples: int
-    """Pairs that were run."""
+    """The number of pairs that were run."""
     nonfinite: int
-    """Workers that were left out because a loss was not finite."""
+    """The number of workers left out because a loss was not finite."""
 
 
 def window_moments(
@@ -75,7 +75,7 @@ def window_moments(
     samples: int,
     callback: Callable[[float], Any] | None = None,
 ) -> WindowMoments:
-    """Run so many antithetic episodes in batches; every window is a multiple of `base` steps."""
+    """Run antithetic episodes in batches; every window must be a multiple of `base` steps."""
     batch, batches = split(samples, theta, pool)
     estimator = gpes(pool, period=period, sigma=sigma, window=base, workers=batch)
     moments, losses, nonfinite, steps = Moments(), [], 0, 0
@@ -94,7 +94,7 @@ def window_moments(
         if callback is not None:
             callback((i + 1) / batches)
     count = batch * batches
-    if len(losses) < 4:  # too few to tell anything from
+    if len(losses) < 4:  # too few for any statistics
         moments, losses = Moments(), [math.nan]
         for _ in range(4):
             size = parameter_count(theta)
@@ -112,21 +112,21 @@ def window_moments(
 
 
 def _second(episodes: Episodes, parts: int, horizon: int) -> float:
-    """The mean squared norm of estimates from windows that are made of so many parts."""
+    """Return the mean squared norm of estimates from windows that consist of `parts` parts."""
     starts = np.arange(0, episodes.difference.shape[1], parts)
     total = np.add.reduceat(episodes.difference, starts, axis=1)
     return float(np.mean((total * len(starts) / horizon) ** 2 * episodes.score[:, starts]))
 
 
 def gpes(pool: Pool, *, period: int, sigma: float, window: int, workers: int) -> GPES:
-    """Make a `GPES`; a period of an episode or more is any multiple of the window beyond it."""
+    """Make a `GPES`; periods beyond the horizon become a multiple of the window beyond it."""
     if period >= pool.horizon:
         period = math.ceil(pool.horizon / window) * window
     return GPES(pool, period=period, sigma=sigma, window=window, workers=workers)
 
 
 class _Together(Workers):
-    """Workers that are all at the same step of episodes whose keys are given."""
+    """Workers that are all at the same step of episodes with given keys."""
 
     given: Key[Array, " workers"]
 
@@ -143,12 +143,11 @@ def unroll(
 ) -> Episodes:
     """Run an antithetic episode of each worker, all in step.
 
-    **Arguments:**
-
-    - `estimator`: the estimator whose windows are run.
-    - `theta`: the parameters.
-    - `noise_keys`: the keys of the workers' noise.
-    - `episode_keys`: the keys of their episodes, which may be the same for all of them.
+    Args:
+        estimator: The estimator whose windows are run.
+        theta: The parameters.
+        noise_keys: The keys of the workers' noise.
+        episode_keys: The keys of their episodes, which may be the same for all workers.
     """
     count, windows = noise_keys.shape[0], estimator.windows
     dtype = jnp.result_type(float)
@@ -178,9 +177,9 @@ def unroll(
 
 @eqx.filter_jit
 def _keep(result: Episodes, response: Response, k: Any, windows: int, horizon: int) -> Episodes:
-    """The result with one more window in it."""
+    """Add one window to the result."""
     dtype = result.loss.dtype
-    # The coefficient of a window has the factor n/T already.
+    # The coefficient of a window already has the factor n/T.
     difference = response.coefficient.astype(dtype) * (horizon / windows)
     rows = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(response.rows)
     rows = rows.astype(dtype)

@@ -1,4 +1,4 @@
-"""`hysteresis`: what it does to gradients that parameters change while episodes run."""
+"""`hysteresis`: the bias of gradients if parameters change while episodes run."""
 
 import dataclasses
 import math
@@ -24,28 +24,28 @@ from nres.variance.statistics import Mean
 
 @dataclasses.dataclass(frozen=True)
 class Hysteresis:
-    """How gradients of a running pool differ from those of fresh episodes, at one rate."""
+    """The difference between gradients of running pools and of fresh episodes, at one rate."""
 
     rate: float
     """The learning rate."""
     drift: float
-    """How far the parameters moved over the last episode's time, in Euclidean norm."""
+    """The Euclidean distance that the parameters moved during the last episode."""
     running: PyTree
-    """The mean gradient of a pool that was running all the time."""
+    """The mean gradient of pools that ran while the parameters changed."""
     fresh: PyTree
-    """The mean gradient of episodes that saw the newest parameters alone."""
+    """The mean gradient of episodes that ran entirely at the newest parameters."""
     bias: float
-    r"""$\lVert \mathbb E[\text{running}] - \mathbb E[\text{fresh}] \rVert$, with the part
-    that the means' own noise contributes taken out; 0 where that is all."""
+    r"""$\lVert \mathbb E[\text{running}] - \mathbb E[\text{fresh}] \rVert$, corrected for the
+    noise of both means; 0 if the noise explains the whole difference."""
     bias_stderr: float
-    """The norm of the standard error of the difference, over all elements: the scale below which a
-    bias is hard to see."""
+    """The norm of the standard error of the difference, over all elements. A bias below this scale
+    is hard to detect."""
     norm: float
-    """The norm of the fresh gradient, with the part that noise contributes taken out."""
+    """The norm of the fresh gradient, corrected for noise."""
     cosine: float
-    """Of the angle between the two means."""
+    """The cosine of the angle between the two means."""
     nonfinite: int
-    """Contributions of the running pools that were left out because they were not finite."""
+    """The number of contributions of running pools left out because they were not finite."""
 
     @property
     def relative(self) -> float:
@@ -64,45 +64,52 @@ def hysteresis(
     samples: int = 4096,
     callback: Callable[[float], Any] | None = None,
 ) -> list[Hysteresis]:
-    """How far gradients from a running pool are off because their histories are old.
+    """Measure the bias of gradients from running pools, whose histories are old.
 
-    An online estimator goes on with states that earlier parameters made. For each learning rate,
-    parameters are trained from `theta` on; then many other pools, which had no part in the
-    training, are led along the same sequence of parameters until all their episodes began within
-    it, and their gradients at its end are compared with those of fresh episodes there. So the
-    difference is the effect of old histories alone.
+    An online estimator continues states that earlier parameters produced. For each learning rate,
+    this function trains from `theta`. Then many other pools, which took no part in the training,
+    follow the same sequence of parameters until all of their episodes have begun within it. Their
+    gradients at its end are compared with those of fresh episodes there. The difference is
+    therefore the effect of old histories alone.
 
-    ```python
-    rows = nres.variance.hysteresis(
-        estimator, optax.sgd, theta, jax.random.key(0), rates=[1e-6, 1e-5, 1e-4]
-    )
-    [(row.rate, row.relative, row.cosine) for row in rows]
-    ```
+    Args:
+        estimator: An online estimator. `FullES` and `BPTT` have no hysteresis.
+        optimizer: A function from a learning rate to an optax optimizer, for example `optax.sgd`.
+        theta: The parameters to start from.
+        key: A JAX random key.
+        rates: The learning rates.
+        updates: The number of updates before the comparison. The minimum, and the default, is the
+            number of windows in an episode.
+        samples: The number of workers for each of the two means.
+        callback: A function that is called now and then with the fraction of work done.
 
-    **Arguments:**
+    Returns:
+        One comparison per learning rate.
 
-    - `estimator`: an online estimator. `FullES` and `BPTT` have no hysteresis.
-    - `optimizer`: makes an optax optimizer from a learning rate, such as `optax.sgd`.
-    - `theta`: where training starts.
-    - `key`: a JAX random key.
-    - `rates`: the learning rates.
-    - `updates`: how many to make before the comparison; at least, and by default, as many as an
-        episode has windows.
-    - `samples`: workers for each of both means.
-    - `callback`: called with the fraction that is done, from time to time.
+    Raises:
+        ValueError: If the estimator runs whole episodes, or `updates` is too small.
+        NonFiniteError: If training diverges, or almost no contribution is finite.
+
+    Example:
+        ```python
+        rows = nres.variance.hysteresis(
+            estimator, optax.sgd, theta, jax.random.key(0), rates=[1e-6, 1e-5, 1e-4]
+        )
+        [(row.rate, row.relative, row.cosine) for row in rows]
+        ```
     """
     theta, key = as_theta(theta), as_key(key)
     check_samples(samples, 0.95)
     windows = estimator.windows
     if windows == 1:
         raise ValueError(
-            f"{type(estimator).__name__} runs whole episodes: there is no history to be old."
+            f"{type(estimator).__name__} runs whole episodes, so it has no hysteresis."
         )
     updates = windows if updates is None else updates
     if updates < windows:
         raise ValueError(
-            f"updates must be at least the windows of an episode, {windows}, so that all of its "
-            f"history comes from the parameters that were trained; got {updates}."
+            f"updates must be at least the number of windows in an episode, {windows}, so that all "
+            f"history belongs to parameters of this training; got {updates}."
         )
     estimator.pool.check(theta)
     train_key, replay_key, fresh_key = jax.random.split(key, 3)
@@ -126,9 +133,10 @@ def hysteresis(
 def _trajectory(
     estimator: Estimator, optimizer: Any, rate: float, theta: Theta, key: Array, updates: int
 ) -> PyTree:
-    """The parameters before each of the last updates, as many as an episode has windows, and after.
+    """Train, and stack the parameters of the last episode on a first axis.
 
-    On the first axis.
+    These are the parameters before each of the last n updates and after the last one, where n is
+    the number of windows in an episode.
     """
     made = optimizer(rate)
     update = lift_update(made, theta)  # one program serves all rates
@@ -150,7 +158,7 @@ def _update(estimator, update, theta, optimizer_state, state):
 def _replay(
     estimator: Estimator, path: PyTree, key: Array, samples: int, callback: Callable[[float], Any]
 ) -> tuple[Mean, int]:
-    """Gradients at the end of a path, of pools that were led along it; and what was left out."""
+    """Average gradients at the end of a path over pools that followed it; count those left out."""
     first = jax.tree.map(lambda x: x[0], path)
     batch, batches = split(samples, first, estimator)
     group = estimator.with_workers(batch)
@@ -169,7 +177,7 @@ def _replay(
 
 @compiled
 def _follow(estimator, path, state):
-    """The gradient at the end of the path, and how many workers had none."""
+    """Return the gradient at the end of the path, and the number of workers left out."""
 
     def one_update(i, loop):
         estimate = compute_estimate(estimator, jax.tree.map(lambda x: x[i], path), loop[0])
@@ -200,7 +208,7 @@ def _compare(
         bias=bias,
         bias_stderr=math.sqrt(noise),
         norm=norm,
-        # Without bias it may come out a little above 1.
+        # The estimate is not confined to [-1, 1], and may be slightly above 1.
         cosine=min(1.0, float(running.mean @ mean) / norms) if norms else math.nan,
         nonfinite=nonfinite,
     )

@@ -20,34 +20,34 @@ from nres.system import Theta, as_theta, parameter_count
 from nres.variance.statistics import Moments
 from nres.workers import Steps
 
-# Intervals rest on pairs of independent batches: so many batches, if there are samples enough.
+# Intervals are based on pairs of independent batches: this many batches, given enough samples.
 BATCHES = 64
-# Accelerators and simulators outside of JAX want fewer, larger ones.
+# Accelerators and simulators outside JAX are faster with fewer, larger batches.
 LARGE_BATCHES = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What `measure` found out about an estimator at some parameters."""
+    """The result of `measure`: mean, variance and cost of an estimator's gradients."""
 
     mean: PyTree
     """The mean gradient, in double precision."""
     stderr: PyTree
-    """Its standard error, of each element."""
+    """The standard error of each element of `mean`."""
     variance: float
-    r"""$\operatorname{tr}\operatorname{Cov}$ of one estimate: the mean over N workers."""
+    r"""$\operatorname{tr}\operatorname{Cov}$ of one estimate, which is the mean over N workers."""
     interval: tuple[float, float]
     """A confidence interval for `variance`."""
     signal: float
-    r"""$\lVert \mathbb E g \rVert^2$, without bias: noise may make it negative."""
+    r"""An unbiased estimate of $\lVert \mathbb E g \rVert^2$; noise may make it negative."""
     steps: Steps
-    """What one estimate costs in a running pool, on average."""
+    """The average number of unroll steps of one estimate in a running pool."""
     cost: Steps
-    """Unroll steps of the whole measurement."""
+    """The number of unroll steps of the whole measurement."""
     samples: int
-    """Independent episodes of a worker that were run."""
+    """The number of independent episodes that were run, each of one worker."""
     nonfinite: int
-    """Contributions that were left out because they were not finite."""
+    """The number of contributions left out because they were not finite."""
 
     @property
     def snr(self) -> float:
@@ -56,15 +56,22 @@ class Measurement:
 
     @property
     def work(self) -> float:
-        """Variance times total steps: of two estimators, less of it is better at equal compute."""
+        """Variance times total steps: at equal compute, the estimator with less is better."""
         return self.variance * self.steps.total
 
     def z_scores(self, reference: PyTree) -> PyTree:
-        """How many standard errors each element of `mean` lies from a reference gradient."""
+        """Compute how many standard errors each element of `mean` differs from a reference.
+
+        Args:
+            reference: A gradient with the structure of `theta`.
+
+        Returns:
+            A pytree of z-scores like `reference`.
+        """
 
         def score(mean, stderr, r):
             difference = mean - np.asarray(r, np.float64)
-            with np.errstate(divide="ignore"):  # infinitely many, if nothing is left to chance
+            with np.errstate(divide="ignore"):  # infinite if the standard error is zero
                 return np.divide(difference, stderr, np.zeros_like(mean), where=difference != 0)
 
         return jax.tree.map(score, self.mean, self.stderr, reference)
@@ -79,29 +86,36 @@ def measure(
     level: float = 0.95,
     callback: Callable[[float], Any] | None = None,
 ) -> Measurement:
-    r"""Mean and total variance of an estimator's gradients at fixed parameters.
+    r"""Measure mean and total variance of an estimator's gradients at fixed parameters.
 
-    Independent workers run whole episodes at `theta`, so that no history is older than the
-    parameters: there is no hysteresis. Each worker is asked for the estimate of every window of
-    its episode, which stands for $\tau$ uniform over windows with the least work: for $T$ steps,
-    $T/W$ estimates instead of one. Memory grows neither with `samples` nor with the horizon.
+    Independent workers run whole episodes at `theta`. All of their history therefore belongs to
+    these parameters, and there is no hysteresis. Each worker computes the estimate of every window
+    of its episode. That is equivalent to a uniformly random window $\tau$, but cheaper: T steps
+    give T/W estimates instead of one. Memory grows neither with `samples` nor with the horizon.
 
-    ```python
-    estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
-    measured = nres.variance.measure(estimator, theta, jax.random.key(0))
-    measured.variance, measured.interval, measured.snr, measured.z_scores(gradient)
-    ```
+    Args:
+        estimator: Any estimator, on any pool. A schedule of sigma is evaluated at update 0. Its
+            `nonfinite` is the policy for workers whose contribution is not finite.
+        theta: The parameters.
+        key: A JAX random key.
+        samples: The number of independent episodes, each of one worker; at least 8. The variance of
+            the mean over N workers follows, because they are independent.
+        level: The level of the confidence interval.
+        callback: A function that is called now and then with the fraction of work done.
 
-    **Arguments:**
+    Returns:
+        The mean gradient, its standard error, the variance with a confidence interval, and costs.
 
-    - `estimator`: any estimator, on any pool. A schedule of sigma counts as of the first update.
-        Its `nonfinite` says what to do about workers whose contribution is not finite.
-    - `theta`: the parameters.
-    - `key`: a JAX random key.
-    - `samples`: how many independent episodes to run, each of one worker. The variance of a
-        mean over N workers follows, as they are independent.
-    - `level`: of the confidence interval.
-    - `callback`: called with the fraction that is done, from time to time.
+    Raises:
+        NonFiniteError: If almost no contribution is finite, or, with `nonfinite="raise"`, if any
+            is not.
+
+    Example:
+        ```python
+        estimator = nres.NRES(system, workers=200, window=100, sigma=0.04)
+        measured = nres.variance.measure(estimator, theta, jax.random.key(0))
+        measured.variance, measured.interval, measured.snr, measured.z_scores(gradient)
+        ```
     """
     theta, key = as_theta(theta), as_key(key)
     estimator.pool.check(theta)
@@ -142,19 +156,19 @@ def measure(
 def _not_finite(count: int, total: int) -> str:
     return (
         f"{count} of {total} contributions were not finite. Smaller noise or a bounded loss may "
-        "help; so may an estimator that is to skip them, if there are few."
+        'help; if only few are not finite, nonfinite="skip" leaves them out.'
     )
 
 
 def check_samples(samples: int, level: float) -> None:
-    """Refuse what gives no interval."""
-    whole_number("samples", samples, 8)  # fewer do not tell a variance
+    """Raise an error if the number of samples or the level gives no interval."""
+    whole_number("samples", samples, 8)  # fewer samples cannot estimate a variance
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}.")
 
 
 def split(samples: int, theta: Theta, source: Pool | Estimator) -> tuple[int, int]:
-    """The size of a batch, and an even number of batches that make at least so many samples."""
+    """Return the size of a batch, and an even number of batches of at least `samples` in total."""
     on_cpu = jax.default_backend() == "cpu"
     batches = choose(source, BATCHES if on_cpu else LARGE_BATCHES, LARGE_BATCHES)
     batch = max(1, min(samples // batches, block_size(parameter_count(theta))))
@@ -164,7 +178,7 @@ def split(samples: int, theta: Theta, source: Pool | Estimator) -> tuple[int, in
 
 
 def like(theta: PyTree, vector: np.ndarray) -> PyTree:
-    """A vector of doubles in the shape of `theta`."""
+    """Split a vector of doubles into the structure of `theta`."""
     leaves, structure = jax.tree.flatten(theta)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
     parts = zip(np.split(vector, ends), leaves, strict=True)
@@ -173,7 +187,7 @@ def like(theta: PyTree, vector: np.ndarray) -> PyTree:
 
 @compiled
 def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ...]:
-    """A whole episode of every worker, all in step: mean, second moment and bookkeeping."""
+    """Run an episode of every worker, all in step; return mean, second moment and counts."""
     state = blank_state(estimator, theta, key)
 
     def one_window(_, loop):
@@ -183,7 +197,7 @@ def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ..
         left_out = estimate.info.nonfinite
         count = (estimator.workers - left_out).astype(grad.dtype)
         squares = jnp.where(jnp.isnan(norm), 0, norm).astype(second.dtype) ** 2
-        # A schedule of sigma does not go on.
+        # Keep a schedule of sigma at its first value.
         state = eqx.tree_at(lambda s: s.update, estimate.state, state.update)
         flat, _ = jax.flatten_util.ravel_pytree(estimate.grad)
         return (

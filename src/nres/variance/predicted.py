@@ -1,4 +1,4 @@
-"""`predict`: the variance that the paper's theorems give for an estimator."""
+"""`predict`: the variance of an estimator by the theorems of the paper."""
 
 import dataclasses
 import math
@@ -23,32 +23,32 @@ from nres.system import Theta, as_theta, parameter_count
 from nres.variance.episodes import gpes, unroll
 from nres.workers import worker_keys
 
-# How many windows' losses are pulled back at a time, at most.
+# The maximal number of windows whose losses are pulled back at a time.
 ROWS = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    r"""What theory says of one worker's estimates ($\operatorname{tr Cov}$, divide by N)."""
+    r"""The predicted $\operatorname{tr Cov}$ of one worker's estimates; divide by N."""
 
     variance: float | Float[np.ndarray, " periods"]
-    """Of `GPES` with the period asked for; an array if several were."""
+    """The variance of `GPES` with the given period; an array if several periods were given."""
     stderr: float | Float[np.ndarray, " periods"]
-    """Its standard error, from the spread over episodes; not a number if there was only one."""
+    """The standard error of `variance`, from the spread over episodes; NaN for one episode."""
     nres: float
-    """Of `NRES`."""
+    """The variance of `NRES`."""
     fulles: float
-    """Of `FullES`, which takes as many steps as T/W estimates of `NRES`."""
+    """The variance of `FullES`, which takes as many steps as T/W estimates of `NRES`."""
     signal: float
-    r"""$\lVert \mathbb E g \rVert^2$: the squared norm of the gradient itself."""
+    r"""$\lVert \mathbb E g \rVert^2$, the squared norm of the gradient itself."""
     direction: float
-    r"""How far the windows' gradients point the same way:
+    r"""The alignment of the windows' gradients:
     $\frac{d+1}{d+2} \lVert \sum_k g_k \rVert^2 / \sum_k \lVert g_k \rVert^2$, with $g_k$ the
-    gradient of window k. Where it is at least 1, the mean of T/W estimates of `NRES` has no more
-    variance than one of `FullES`, which costs as much [thm:nres_fulles_comparison]."""
+    gradient of window k. If it is at least 1, the mean of T/W estimates of `NRES` has no more
+    variance than one estimate of `FullES`, which costs as much (Theorem 7 of the paper)."""
     linearity: float
-    """How much of the losses' response to noise is linear, the theorem's premise: from 0 for none
-    to 1 for all, but for the noise of the estimate. By differentiation it is 1 by assumption."""
+    """The fraction of the losses' response to noise that is linear, as the theorem assumes: from 0
+    to 1, up to sampling error. It is 1 by assumption if derivatives are used."""
 
 
 def predict(
@@ -62,50 +62,50 @@ def predict(
     sigma: float | None = None,
     samples: int = 512,
 ) -> Prediction:
-    r"""The total variance of `GPES`, `NRES` and `FullES` by theorem [thm:variance].
+    r"""Predict the total variance of `GPES`, `NRES` and `FullES` by Theorem 4 of the paper.
 
     Let $a_{k,j}$ be the derivative of the mean loss in window k with respect to $\theta$ as it is
-    applied in the j-th stretch of K steps, and $n_k$ the number of stretches up to window k. Where
+    applied in the j-th stretch of K steps, and $n_k$ the number of stretches up to window k. If
     loss differences respond linearly to the noise, one worker's estimate has
 
     $$ \operatorname{tr Cov} = \frac1n \sum_{k=1}^{n} \Big( d\, n_k \sum_{j} \lVert a_{k,j}
        \rVert^2 + 2\, \Big\lVert \sum_j a_{k,j} \Big\rVert^2 \Big)
        - \Big\lVert \frac1n \sum_{k,j} a_{k,j} \Big\rVert^2. $$
 
-    That is the paper's formula with its sum over pairs written out, for windows of any length
-    [corollary:w>1]. It is least for K = T, which is `NRES`.
+    This is the paper's formula with its sum over pairs written out, for windows of any length
+    (Corollary 6). It is smallest for K = T, which is `NRES`.
 
-    By default the $a_{k,j}$ come from automatic differentiation: windows are gone through
-    backwards once, with a cotangent for each later window's loss, and the parts of
-    all periods are summed on the way. That takes about $T^2/2W$ pulled-back steps and
-    memory for the states between windows.
+    By default, automatic differentiation computes the $a_{k,j}$ in one backward pass over the
+    windows, with a cotangent for each later window's loss. That takes about $T^2/2W$ pulled-back
+    steps, and memory for the states between windows.
 
-    **Where the prediction fails.** Noise of scale $\sigma$ sees the loss smoothed over $\sigma$.
-    If the loss bends within that distance, as it does wherever the trajectory is chaotic, the
-    derivative at a point says little about the response to noise: on Lorenz at
-    $\sigma = 0.04$ derivatives predict many times the variance that is measured, while for small
-    $\sigma$ both agree. With `sigma`, the smoothed $\lVert a_{k,j} \rVert^2$ are estimated from
-    antithetic episodes instead, without differentiation, on any pool, and `linearity` says how much
-    of the response they explain. Where that is far below 1, trust `measure`.
+    **Limits of the prediction.** Noise of scale $\sigma$ sees the loss smoothed over $\sigma$. If
+    the loss bends within that distance, as it does on chaotic trajectories, its derivative says
+    little about the response to noise. On Lorenz at $\sigma = 0.04$, derivatives predict many times
+    the measured variance; for small $\sigma$ both agree. With `sigma`, the smoothed
+    $\lVert a_{k,j} \rVert^2$ are estimated from antithetic episodes instead, without
+    differentiation and on any pool, and `linearity` says how much of the response they explain. If
+    that is far below 1, trust `measure`.
 
-    ```python
-    prediction = nres.variance.predict(system, theta, period=[100, 500, 2000], window=100)
-    prediction.variance, prediction.nres, prediction.fulles, prediction.direction >= 1
-    ```
+    Args:
+        system: A `nres.System`; with `sigma`, also any `nres.Pool`.
+        theta: The parameters.
+        key: A JAX random key; `jax.random.key(0)` by default.
+        period: K, a multiple of the window; several periods share most of the work.
+        window: W, the number of steps per estimate.
+        episodes: The number of episodes to average over. One is enough if the system has no
+            randomness of its own; otherwise its variance counts too, and needs many episodes.
+        sigma: The scale at which to smooth; `None` uses derivatives.
+        samples: With `sigma`, the noises per episode; takes several `samples` × d arrays.
 
-    **Arguments:**
+    Example:
+        ```python
+        prediction = nres.variance.predict(system, theta, period=[100, 500, 2000], window=100)
+        prediction.variance, prediction.nres, prediction.fulles, prediction.direction >= 1
+        ```
 
-    - `system`: a `nres.System`; with `sigma` also any `nres.Pool`.
-    - `theta`: the parameters.
-    - `period`: K, a multiple of the window; several share most of the work.
-    - `window`: W.
-    - `key`: a JAX random key; `jax.random.key(0)` if nothing here is random.
-    - `episodes`: over how many episodes to average. One is enough if the system has no randomness
-        of its own; otherwise its variance counts, too, and takes many.
-    - `sigma`: if given, use estimates smoothed at this scale instead of derivatives.
-    - `samples`: noises an episode for those; a few arrays of `samples` × d numbers are held.
-
-    **Reference:** Li et al., NeurIPS 2023, theorem [thm:variance] and corollary [corollary:w>1].
+    Reference:
+        Li et al., NeurIPS 2023, Theorem 4 and Corollary 6.
     """
     pool, theta = as_pool(system), as_theta(theta)
     key = as_key(jax.random.key(0) if key is None else key)
@@ -119,7 +119,7 @@ def predict(
     pool.check(theta)
     if sigma is not None and not (sigma > 0 and samples > 1):
         raise ValueError(f"sigma must be positive and samples at least 2: got {sigma}, {samples}.")
-    # The last is NRES.
+    # The last period is NRES.
     every = (*(p for p in dict.fromkeys(periods) if p < pool.horizon), pool.horizon)
     parts = []
     for i in range(episodes):
@@ -127,8 +127,8 @@ def predict(
         if sigma is None:
             if not pool.traceable:
                 raise TypeError(
-                    f"{type(pool).__name__} cannot be differentiated: give `sigma`, and the "
-                    "prediction is made from episodes with noise."
+                    f"{type(pool).__name__} cannot be differentiated: give `sigma` to predict from "
+                    "episodes with noise instead."
                 )
             parts.append(_differentiate(pool, theta, episode, every, window))
         else:
@@ -136,8 +136,8 @@ def predict(
     for part in parts:
         if not np.isfinite([*part.second, part.signal]).all():
             raise NonFiniteError(
-                "a loss or a derivative was not finite, so there is nothing to predict from. "
-                "Smaller noise, a bounded loss or, for derivatives, `sigma` may help."
+                "a loss or a derivative was not finite, so there is nothing to predict from. Try "
+                "smaller noise, a bounded loss or, instead of derivatives, `sigma`."
             )
     order = [every.index(min(p, pool.horizon)) for p in periods]
     return _combine(parts, order[0] if isinstance(period, int) else order)
@@ -150,10 +150,10 @@ class _Episode:
     size: int
     windows: int
     second: Float[np.ndarray, " periods"]
-    """Mean squared norms, as the theorem has them; the last of `NRES`."""
+    """Mean squared norms by the theorem, for each period; the last is `NRES`."""
     mean: Float[np.ndarray, " d"]
     signal: float
-    """The squared norm of the mean, without bias."""
+    """An unbiased estimate of the squared norm of the mean."""
     aligned: float
     """The mean squared norm of the windows' gradients."""
     linearity: float
@@ -170,7 +170,7 @@ def _combine(parts: list[_Episode], which: int | list[int]) -> Prediction:
     variance = seconds.mean(axis=0) - signal
     stderr = np.full_like(variance, np.nan)
     if len(parts) > 1:
-        # What one episode changes: of the product of two means, either may be its own.
+        # The influence of one episode, which enters both factors of the product of means.
         influence = seconds - 2 * (means @ means.mean(axis=0))[:, None]
         stderr = influence.std(axis=0, ddof=1) / math.sqrt(len(parts))
     aligned = float(np.mean([part.aligned for part in parts]))
@@ -186,12 +186,12 @@ def _combine(parts: list[_Episode], which: int | list[int]) -> Prediction:
 
 
 def _second(size: int, stretches: np.ndarray, squares: np.ndarray, whole: np.ndarray) -> float:
-    """The mean over windows in the theorem, from sums of squares and squares of sums."""
+    """Return the theorem's mean over windows, from sums of squares and squares of sums."""
     return float(np.mean(size * stretches * squares + 2 * whole))
 
 
 def _stretches(pool: Any, period: int, window: int) -> np.ndarray:
-    """How many stretches of a period each window has behind it, its own included."""
+    """Count the stretches of a period up to each window, including its own."""
     return np.arange(0, pool.horizon, window) // period + 1
 
 
@@ -202,7 +202,7 @@ def _differentiate(
     pool: Any, theta: Theta, key: Key[Array, ""], periods: tuple[int, ...], window: int
 ) -> _Episode:
     windows = math.ceil(pool.horizon / window)
-    # In single precision at least, as are all sums in the library.
+    # In at least single precision, as all sums in the library.
     flat, _ = jax.flatten_util.ravel_pytree(widened(theta))
     rows = min(ROWS, windows, block_size(flat.size))
     lanes = _boundaries(pool, theta, key, window)
@@ -232,7 +232,7 @@ def _differentiate(
 
 @eqx.filter_jit
 def _boundaries(pool: Any, theta: Theta, key: Key[Array, ""], window: int) -> PyTree:
-    """The states at which the windows of an unperturbed episode begin."""
+    """Return the states at which the windows of an unperturbed episode begin."""
     thetas = jax.tree.map(lambda x: x[None, None], theta)
 
     def one_window(lane, first):
@@ -256,10 +256,11 @@ def _pull_back(
     window: int,
     rows: int,
 ) -> tuple[Float[Array, "periods rows"], Float[Array, "rows d"]]:
-    """Gradients of the losses of the windows from `first` on, in parts.
+    """Compute the gradients of the losses of the windows from `first` on, by stretch.
 
-    **Returns:** for each period and window, the sum over stretches of the squared norm of the
-    part that belongs to the stretch; and each window's whole gradient.
+    Returns:
+        For each period and window, the sum over stretches of the squared norm of the stretch's
+        part; and each window's whole gradient.
     """
     flat, unravel = jax.flatten_util.ravel_pytree(widened(theta))
     windows = math.ceil(pool.horizon / window)
@@ -287,8 +288,8 @@ def _pull_back(
         own = (first + jnp.arange(rows, dtype=k.dtype) == k).astype(loss.dtype)
         gradient, cotangents = jax.vmap(pull)((own, cotangents))
         part = part + gradient[None]
-        # At the beginning of a stretch its part is complete; the first one's lacks the initial
-        # state, and waits.
+        # At the beginning of a stretch its part is complete. The first stretch still lacks the
+        # initial state, so it waits.
         done = ((k * window % periods == 0) & (k > 0))[:, None]
         squares = squares + jnp.where(done, jnp.sum(part**2, axis=-1), 0)
         return cotangents, jnp.where(done[..., None], 0, part), squares
@@ -321,7 +322,7 @@ def _smooth(
     sigma: float,
     samples: int,
 ) -> _Episode:
-    """All samples see the same episode, so what they tell apart is noise alone."""
+    """Estimate from samples of one episode, so that they differ only in their noise."""
     size = parameter_count(theta)
     windows = math.ceil(pool.horizon / window)
     scale = windows / pool.horizon
@@ -338,7 +339,7 @@ def _smooth(
         stretches = _stretches(pool, period, window)
         second.append(_second(size, stretches, squares * scale**2, whole * scale**2))
         response = float(np.sum(np.mean(np.square(episodes.difference), axis=0))) / sigma**2
-        # The last period is the horizon: of it everything else is told.
+        # The last period is the horizon, from which everything else follows.
         result = (
             mean.astype(np.float64) / pool.horizon,
             float(signal) / pool.horizon**2,
@@ -357,11 +358,11 @@ def _correlate(
     sigma: Float[Array, ""],
     per_stretch: int,
 ) -> tuple[Array, ...]:
-    r"""Squared norms of smoothed derivatives, from pairs of different samples.
+    r"""Estimate squared norms of smoothed derivatives from pairs of different samples.
 
     $\mathbb E[D_k \epsilon_j] = \sigma^2 a_{k,j}$, so for two samples the product
-    $D_k D'_k \epsilon_j^\top \epsilon'_j / \sigma^4$ has the mean $\lVert a_{k,j} \rVert^2$: a
-    matrix of inner products of noises is all it takes, and no vector is kept for each window.
+    $D_k D'_k \epsilon_j^\top \epsilon'_j / \sigma^4$ has the mean $\lVert a_{k,j} \rVert^2$. A
+    matrix of inner products of noises suffices, and no vector is kept for each window.
     """
     count, windows = difference.shape
     dtype = difference.dtype
@@ -373,7 +374,7 @@ def _correlate(
     product = lambda a, b: jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)  # noqa: E731
 
     def of_pairs(matrix, d):
-        """The mean of `d[s] matrix[s, s'] d[s']` over all pairs, for each column of `d`."""
+        """Average `d[s] matrix[s, s'] d[s']` over all pairs, for each column of `d`."""
         own = jnp.einsum("s,sk->k", jnp.diagonal(matrix), d**2)
         return (jnp.sum(d * product(matrix, d), axis=0) - own) / pairs
 

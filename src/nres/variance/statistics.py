@@ -1,4 +1,4 @@
-"""Streaming moments of independent batches, and intervals for what they estimate."""
+"""Streaming moments of independent batches, and confidence intervals for them."""
 
 import math
 
@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-# Of so many groups of batches the means are kept.
+# The number of groups of batches whose means are kept.
 GROUPS = 8
 
 
 class Mean:
-    """The mean of independent random vectors, and how well it is known; updated as Welford does."""
+    """The mean of independent random vectors and its standard error, by Welford's algorithm."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -19,7 +19,7 @@ class Mean:
         self._squares = np.zeros(())
 
     def add(self, vector: Float[np.ndarray, " d"]) -> None:
-        """One more vector."""
+        """Add one vector."""
         vector = np.asarray(vector, np.float64)
         self.count += 1
         change = vector - self.mean
@@ -28,12 +28,12 @@ class Mean:
 
     @property
     def stderr(self) -> Float[np.ndarray, " d"]:
-        """The standard error of `mean`, in each coordinate."""
+        """The standard error of each coordinate of `mean`."""
         return np.sqrt(self._squares / (self.count * (self.count - 1)))
 
     @property
     def signal(self) -> float:
-        """The squared norm of the expectation, without bias: it may come out negative."""
+        """An unbiased estimate of the squared norm of the expectation; it may be negative."""
         return float(self.mean @ self.mean - np.sum(self.stderr**2))
 
 
@@ -44,7 +44,7 @@ class Moments:
     vectors come in several versions with the same mean). Then
     $\operatorname{tr}\operatorname{Cov} = \mathbb E q - \lVert \mathbb E \mu \rVert^2$, and every
     pair of batches gives an unbiased value of it, $\frac12 (q_b + q_{b'}) - \mu_b^\top \mu_{b'}$.
-    Of a batch only a few numbers are kept, and of groups of batches their means.
+    Only a few numbers per batch are kept, and the means of groups of batches.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Moments:
         self._last = np.zeros(())
 
     def add(self, mean: Float[np.ndarray, " d"], second: Float[np.ndarray, " versions"]) -> None:
-        """One more batch."""
+        """Add one batch."""
         mean, second = np.asarray(mean, np.float64), np.asarray(second, np.float64)
         self.mean.add(mean)
         if self.mean.count % 2 == 0:
@@ -68,14 +68,14 @@ class Moments:
 
     @property
     def variance(self) -> Float[np.ndarray, " versions"]:
-        """The total variance of one vector, without bias."""
+        """An unbiased estimate of the total variance of one vector."""
         return np.mean(self._second, axis=0) - self.mean.signal
 
     @property
     def signal_stderr(self) -> float:
         """The standard error of `mean.signal`, by the jackknife over groups of batches.
 
-        Where there is no signal it comes out too large, by a factor of about the root of two.
+        If there is no signal, it is too large by a factor of about the square root of two.
         """
         sums = np.array([total for total, count in self._groups if count])
         counts = np.array([count for _, count in self._groups if count])
@@ -87,7 +87,7 @@ class Moments:
         return math.sqrt((n - 1) / n * np.sum((without - without.mean()) ** 2))
 
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """A confidence interval for `variance`, from the pairs of batches."""
+        """Compute a confidence interval for `variance` from pairs of batches."""
         return interval(np.array(self._pairs), self.variance, level)
 
 
@@ -96,12 +96,13 @@ def interval(
     centre: Float[np.ndarray, " versions"],
     level: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A confidence interval around `centre` for the mean of independent, skewed samples.
+    """Compute a confidence interval around `centre` for the mean of independent, skewed samples.
 
-    Squares of heavy-tailed numbers are skewed, and Student's interval then misses the truth too
-    often, on one side. Hall's transformation of the statistic takes the skewness out.
+    Squares of heavy-tailed numbers are skewed, and Student's interval then misses the true value
+    too often on one side. Hall's transformation of the statistic corrects for the skewness.
 
-    **Reference:** Hall, *On the removal of skewness by transformation*, JRSS B, 1992.
+    Reference:
+        Hall, *On the removal of skewness by transformation*, JRSS B, 1992.
     """
     count = len(samples)
     spread = samples.std(axis=0, ddof=1)

@@ -1,4 +1,4 @@
-"""`sweep`: variance against period, window, sigma and workers."""
+"""`sweep`: the variance as a function of period, window, sigma and number of workers."""
 
 import dataclasses
 import math
@@ -19,68 +19,75 @@ from nres.variance.measured import check_samples, like
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One choice of settings, and what comes of it."""
+    """One combination of settings, with its variance and cost."""
 
     period: int
+    """K, the number of steps for which a noise is kept."""
     window: int
+    """W, the number of steps per estimate."""
     sigma: float
+    """The scale of the noise."""
     workers: int
+    """N, the number of workers."""
     method: str
-    """Its name in the paper: NRES if a noise serves the episode, FullES if a window does, too,
-    PES if it serves a window, GPES otherwise."""
+    """The name of this `GPES` in the paper: FullES if a window is a whole episode, NRES if a noise
+    serves a whole episode, PES if it serves one window, GPES otherwise."""
     variance: float
-    r"""$\operatorname{tr Cov}$ of one estimate, of all workers together."""
+    r"""$\operatorname{tr Cov}$ of one estimate, which is the mean over all workers."""
     low: float
+    """The lower end of the confidence interval of `variance`."""
     high: float
-    """The confidence interval of `variance`."""
+    """The upper end of the confidence interval of `variance`."""
     episode_variance: float
-    """The same of the mean of all estimates that the workers make in one episode: the noise that
-    is left where the parameters hardly change meanwhile. It does not depend on the window."""
+    """The variance of the mean of all estimates that the workers make in one episode. This noise
+    remains if the parameters hardly change during an episode. It does not depend on the window."""
     signal: float
-    """The squared norm of the gradient, without bias: noise may make it negative."""
+    """An unbiased estimate of the gradient's squared norm; noise may make it negative."""
     signal_stderr: float
-    """Its standard error."""
+    """The standard error of `signal`."""
     loss: float
     """The smoothed loss."""
     total_steps: int
+    """The average number of unroll steps of one estimate in a running pool."""
     sequential_steps: int
-    """What one estimate costs in a running pool, on average."""
+    """The number of these steps that follow one another."""
     nonfinite: int
-    """Episodes left out because a loss in them was not finite. Where hardly any were, everything
-    that is measured is not a number."""
+    """The number of episodes left out because a loss in them was not finite. If almost all were
+    left out, all measured values are NaN."""
 
     @property
     def snr(self) -> float:
-        """Signal-to-noise ratio of one estimate."""
+        """The signal-to-noise ratio of one estimate."""
         return self.signal / self.variance if self.variance > 0 else np.inf
 
     @property
     def work(self) -> float:
-        """Variance times total steps: less of it is better at equal compute."""
+        """Variance times total steps: at equal compute, the estimator with less is better."""
         return self.variance * self.total_steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A table, one row for each choice."""
+    """The result of `sweep`: a table with one row per combination of settings."""
 
     rows: tuple[Row, ...]
+    """The rows."""
     samples: int
-    """Episodes behind each row."""
+    """The number of episodes behind each row."""
     gradients: Mapping[tuple[int, float], PyTree]
     """The mean gradient for each period and sigma."""
 
     def column(self, name: str) -> np.ndarray:
-        """All values of one column, or of a property of rows."""
+        """Return all values of one column, or of a property of rows."""
         return np.array([getattr(row, name) for row in self.rows])
 
     def where(self, **fixed: Any) -> "Sweep":
-        """The rows that have these values."""
+        """Return the rows that have the given values, for example `where(sigma=0.04)`."""
         rows = [r for r in self.rows if all(getattr(r, k) == v for k, v in fixed.items())]
         return Sweep(tuple(rows), self.samples, self.gradients)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The rows as plain values."""
+        """Return the rows as dictionaries of plain values."""
         return [dataclasses.asdict(row) for row in self.rows]
 
 
@@ -97,28 +104,38 @@ def sweep(
     level: float = 0.95,
     callback: Callable[[float], Any] | None = None,
 ) -> Sweep:
-    r"""The variance of `GPES` for all these settings at fixed parameters, without hysteresis.
+    r"""Measure the variance of `GPES` at fixed parameters for a grid of settings.
 
-    Every combination of period and sigma costs one pass over `samples` antithetic episodes; all
-    windows that divide the period, and all numbers of workers, follow from it. Nothing is compiled
-    anew from one combination to the next. Combinations that make no estimator (a period that is
-    not a multiple of the window) are left out.
+    There is no hysteresis, as in `measure`. Every combination of period and sigma takes one pass
+    over `samples` antithetic episodes; the results for all windows that divide the period, and for
+    all numbers of workers, follow from it. All combinations share one compilation. Combinations
+    that are no estimator (a period that is not a multiple of the window) are left out.
 
-    ```python
-    table = nres.variance.sweep(
-        system, theta, jax.random.key(0), sigmas=[0.01, 0.04], windows=[20, 100, 2000]
-    )
-    table.where(sigma=0.04).column("variance")
-    ```
+    Args:
+        system: An `nres.System`, or any `nres.Pool`.
+        theta: The parameters.
+        key: A JAX random key.
+        sigmas: The scales of the noise.
+        windows: The windows W; the horizon itself gives `FullES`.
+        periods: The periods K; by default only the horizon, which is `NRES`.
+        workers: The numbers of workers N.
+        samples: The number of antithetic episodes per combination; at least 8.
+        level: The level of the confidence intervals.
+        callback: A function that is called now and then with the fraction of work done.
 
-    **Arguments:**
+    Returns:
+        A table with one row per combination.
 
-    - `system`, `theta`, `key`: as for `measure`; any pool.
-    - `sigmas`: scales of noise.
-    - `windows`: W; the horizon itself stands for `FullES`.
-    - `periods`: K; the horizon alone by default, which is `NRES`.
-    - `workers`: N.
-    - `samples`, `level`, `callback`: as for `measure`, `samples` for each combination.
+    Raises:
+        ValueError: If a list is empty or a value is out of bounds.
+
+    Example:
+        ```python
+        table = nres.variance.sweep(
+            system, theta, jax.random.key(0), sigmas=[0.01, 0.04], windows=[20, 100, 2000]
+        )
+        table.where(sigma=0.04).column("variance")
+        ```
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
     horizon = pool.horizon
@@ -140,7 +157,7 @@ def sweep(
         if not fitting:
             check_period(period, windows[0])
     pool.check(theta)
-    # The horizon itself is made of whatever parts there are.
+    # The horizon can consist of parts of any length.
     base = math.gcd(*[w for w in windows if w < horizon]) or horizon
     rows: list[Row] = []
     gradients = {}
@@ -152,7 +169,7 @@ def sweep(
                 if callback is not None:
                     callback((part + fraction) / (len(sigmas) * len(plan)))
 
-            # The same key everywhere: rows share their noise, so they differ in what they say.
+            # The same key everywhere: rows share their noise, so only their settings differ.
             result = window_moments(
                 pool,
                 theta,
@@ -191,7 +208,7 @@ def sweep(
 
 
 def method_name(pool: Pool, period: int, window: int) -> str:
-    """What `GPES` with such a period and window is called."""
+    """Return the name of `GPES` with this period and window."""
     if period >= pool.horizon:
         return "FullES" if window == pool.horizon else "NRES"
     return "PES" if period == window else "GPES"

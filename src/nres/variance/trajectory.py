@@ -1,4 +1,4 @@
-"""Sweeps along a trajectory of parameters, which may go on where they were interrupted."""
+"""Sweeps along a trajectory of parameters, which can be resumed after an interruption."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,25 +19,28 @@ def sweep_along(
     report: Callable[[int, list[dict[str, Any]]], Any],
     **settings: Any,
 ) -> dict[int, tuple[Row, ...]]:
-    """Sweep at each of some parameters, except at those whose rows are known.
+    """Run a sweep at each point of a trajectory of parameters, except where rows are known.
 
-    **Arguments:**
+    Args:
+        system: The system or pool to unroll.
+        trajectory: Parameters by the number of updates that led to them.
+        key: A JAX random key.
+        known: Rows of earlier sweeps by number of updates, as passed to `report`; they may come
+            from a JSON file.
+        report: A function that is called with the number of updates and the rows after each
+            sweep, for example to save them.
+        settings: Keyword arguments of `nres.variance.sweep`.
 
-    - `system`: the system or the pool to unroll.
-    - `trajectory`: parameters by the number of updates that led to them.
-    - `key`: a JAX random key.
-    - `known`: rows by updates, as `report` was given them; they may come from a JSON file.
-    - `report`: called with the updates and the rows after each sweep, to keep them.
-    - `settings`: keyword arguments of `nres.variance.sweep`.
+    Returns:
+        The rows of each sweep, by number of updates.
 
-    **Returns:** the rows of each sweep, by updates.
-
-    ```python
-    kept = {}
-    rows = sweep_along(
-        system, run.trajectory(), key, kept, kept.__setitem__, sigmas=[0.04], windows=[100]
-    )
-    ```
+    Example:
+        ```python
+        kept = {}
+        rows = sweep_along(
+            system, run.trajectory(), key, kept, kept.__setitem__, sigmas=[0.04], windows=[100]
+        )
+        ```
     """
     rows = {}
     for update, theta in trajectory.items():

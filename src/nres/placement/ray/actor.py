@@ -1,4 +1,4 @@
-"""The work of an actor: it runs the windows of its shard of the workers, and keeps their states."""
+"""The actor: it runs the windows of its shard of the workers, and keeps their states."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from nres.workers import Carry, Contributions, Workers
 
 
 class Metadata(NamedTuple):
-    """Facts about a pool that are known before it is used."""
+    """The name and properties of a pool, known before its first window."""
 
     name: str
     horizon: int
@@ -25,25 +25,25 @@ class Metadata(NamedTuple):
 
 
 class Detached:
-    """Stands in for the pool of an estimator that travels: every actor has its own."""
+    """Placeholder for the pool of an estimator that is sent: every actor has its own pool."""
 
 
 class Rows(NamedTuple):
-    """The positions of workers, as NumPy arrays: a few numbers per worker."""
+    """The positions of workers as NumPy arrays, a few numbers per worker."""
 
     words: np.ndarray
     """The words of each worker's key."""
     generator: str
-    """The kind of the keys: a name that JAX knows."""
+    """The kind of the keys, by JAX's name."""
     episode: np.ndarray
     start: np.ndarray
     length: np.ndarray
-    """The number of steps that each worker is to take."""
+    """The number of steps that each worker should take."""
     scale: np.ndarray | None
-    """The scale of each worker's noise in its last window, if there was one."""
+    """The scale of each worker's noise in its last window; `None` if there was no window."""
 
     def of(self, part: slice) -> "Rows":
-        """Those of some of the workers."""
+        """Return the rows of some of the workers."""
         scale = None if self.scale is None else self.scale[part]
         return Rows(
             self.words[part],
@@ -60,22 +60,22 @@ class Rows(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One window of a shard of the workers."""
+    """A request for one window of a shard of the workers."""
 
     shard: int
     what: str
-    """`"begin"` makes what the workers carry before their first window, `"run"` runs a window,
-    and `"restore"` only unrolls again what was lost."""
+    """`"begin"` makes the carry before the first window, `"run"` runs a window, and `"restore"`
+    only unrolls a lost state again."""
     state: int | None
-    """The number under which the actor keeps what to go on from."""
+    """The number under which the actor keeps the state to continue."""
     given: Carry | None
-    """Or that itself, where the actor does not have it."""
+    """The state to continue, if the actor does not have it."""
     lost: bool
-    """True if it was lost: then episodes are unrolled again, from their beginnings."""
+    """True if the state was lost, so that episodes must be unrolled again from step 0."""
     result: int
-    """The number under which to keep what the workers carry afterwards."""
+    """The number under which the actor keeps the carry after the window."""
     forget: tuple[int, ...]
-    """The numbers of what nobody will ask for any more."""
+    """The numbers of states that are no longer needed."""
     rows: Rows
 
 
@@ -88,17 +88,17 @@ class Reply(NamedTuple):
     """The scale of each worker's noise."""
     contributions: Contributions | None
     seconds: float
-    """The time that the actor took."""
+    """The seconds that the actor spent on the request."""
 
 
 class Actor:
-    """Holds pools, made by `make_pool`, and what their workers carry."""
+    """An actor with pools, made by `make_pool`, and the carry of their workers."""
 
     def __init__(self, make_pool: Callable[[], Any], configuration: dict[str, Any]):
-        for name, value in configuration.items():  # of JAX
+        for name, value in configuration.items():  # JAX settings
             jax.config.update(name, value)
         self.make_pool = make_pool
-        # One for each shard: a simulator that offers no snapshots serves one alone.
+        # One pool per shard, because a simulator without snapshots can serve only one.
         self.pools: dict[int, Pool] = {}
         self.carried: dict[int, Carry | None] = {}
 
@@ -117,7 +117,7 @@ class Actor:
         part: Any = None
         extra = np.zeros((), np.int32)
         if request.lost and rows.scale is not None:
-            # With the noises that the episodes had.
+            # Use the noise that the lost episodes had.
             estimator = estimator.rescaled(workers.start, jnp.asarray(rows.scale))
         if request.what == "begin":
             carry = _begin(estimator, theta, workers)
@@ -135,7 +135,7 @@ class Actor:
         return Reply(carry is not None, scale, part, time.perf_counter() - began)
 
     def fetch(self, number: int) -> Carry | None:
-        """Return what this actor keeps under a number, as arrays."""
+        """Return the carry that this actor keeps under a number, as arrays."""
         return jax.tree.map(_as_numpy, self.carried[number])
 
     def _pool(self, shard: int) -> Pool:
@@ -150,19 +150,19 @@ def _begin(estimator, theta, workers):
 
 
 _run = compiled(run_window)
-# Restored workers have a scale each, which is not cut into blocks.
+# Restored workers have one scale each, which blocks cannot split.
 _run_restored = compiled(run_at_once)
 
 
 def _unroll_again(estimator, theta, rows: Rows) -> tuple[Carry | None, np.ndarray]:
-    """Unroll episodes again up to `start`, with their noises; return the carry and the steps."""
+    """Unroll episodes again up to `start`, with their noise; return the carry and the steps."""
     size = estimator.window
     rounds = rows.start // size  # windows begin at multiples of their length
     last = int(rounds.max(initial=0))
     carry = _begin(estimator, theta, rows._replace(start=np.zeros_like(rows.start)).workers())
     taken = np.zeros((estimator.members, rows.start.size), np.int32)
     for i in range(last):
-        # They begin late and arrive together: see `Estimator.init`.
+        # Workers start late and arrive together, as in `Estimator.init`.
         behind = last - rounds
         start = np.maximum(i - behind, 0).astype(rows.start.dtype) * size
         length = np.where(i >= behind, size, 0).astype(rows.length.dtype)

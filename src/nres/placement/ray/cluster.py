@@ -1,4 +1,4 @@
-"""Finding a Ray cluster, or starting one on this machine."""
+"""Connection to a Ray cluster, or to a new one on this machine."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ INSTALL = "nres.placement.Ray needs Ray: pip install 'nres[ray]'."
 
 
 def require_ray() -> Any:
-    """The ray package, or an error that says how to get it."""
+    """Import the ray package, or raise an error that says how to install it."""
     try:
         import ray
     except ImportError as error:
@@ -22,19 +22,24 @@ def require_ray() -> Any:
 
 
 def connect(address: str = "local", *, cpus: int | None = None, timeout: int | float = 10) -> None:
-    """Connect this process to a Ray cluster, unless it already is.
+    """Connect this process to a Ray cluster, unless it is already connected.
 
-    ```python
-    nres.placement.ray.connect("10.0.0.1:6379")
-    ```
+    Args:
+        address: `"local"` starts Ray on this machine for the lifetime of this process, closed to
+            other machines; `"auto"` finds the cluster that runs on this machine; `HOST:PORT` is
+            the address of any cluster's head.
+        cpus: With `"local"`, the number of processors that Ray should count with. If it exceeds
+            the machine's, actors share processors.
+        timeout: The number of seconds to wait for an answer.
 
-    **Arguments:**
+    Raises:
+        PoolError: If no cluster answers at the address.
+        ValueError: If the address has another form.
 
-    - `address`: `"local"` starts Ray on this machine, for as long as this process lives, and
-        closed to other machines; `"auto"`
-        finds the one that runs here; `HOST:PORT` is that of any cluster's head.
-    - `cpus`: for `"local"`, how many processors Ray is to count with; more than there are share.
-    - `timeout`: seconds to wait for an answer.
+    Example:
+        ```python
+        nres.placement.ray.connect("10.0.0.1:6379")
+        ```
     """
     ray = require_ray()
     if ray.is_initialized():
@@ -42,10 +47,10 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
     _listen(ray, only_here=address == "local")
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # report nothing to anyone
         count = max(cpus or 0, os.cpu_count() or 1)
         with warnings.catch_warnings():
-            # Ray starts its processes by a fork that does nothing but that.
+            # Ray forks only to start its processes, which is safe.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             ray.init("local", num_cpus=count, include_dashboard=False, **options)
         return
@@ -57,15 +62,15 @@ def connect(address: str = "local", *, cpus: int | None = None, timeout: int | f
         where = "on this machine" if address == "auto" else f"at {address}"
         raise PoolError(
             f"there is no Ray cluster {where} ({first_line(error)}). Start one with `ray start "
-            "--head`, or give the address of another, or `local`."
+            "--head`, give the address of another, or use `local`."
         ) from error
 
 
 def _listen(ray: Any, only_here: bool) -> None:
-    """Let Ray's processes listen on this machine's loopback alone, or for a whole cluster.
+    """Let Ray's processes listen only on this machine's loopback, or for a whole cluster.
 
-    Whoever reaches its ports can run code, so a cluster of one machine does not open them to
-    others. Ray has this as a constant, for systems whose firewall would ask.
+    Whoever reaches Ray's ports can run code, so a cluster of one machine does not open them to
+    others. Ray has a constant for this, meant for systems whose firewall would ask.
     """
     constants: Any = getattr(ray._private, "ray_constants", None)
     if hasattr(constants, "ENABLE_RAY_CLUSTER"):
@@ -76,12 +81,12 @@ def _check_reachable(address: str, timeout: int | float) -> None:
     where = split_address(address.removeprefix("ray://"))
     if where is None:
         raise ValueError(
-            f"the address of a Ray cluster is HOST:PORT, auto or local; got {address!r}."
+            f"the address of a Ray cluster must be HOST:PORT, auto or local; got {address!r}."
         )
     try:
         socket.create_connection(where, timeout=timeout).close()
     except OSError as error:
         raise PoolError(
-            f"no Ray cluster answers at {address} ({error}). `ray status` says on its head "
-            "whether it runs; a new one is started with `ray start --head`."
+            f"no Ray cluster answers at {address} ({error}). Run `ray status` on its head to see "
+            "if it runs, or start a new one with `ray start --head`."
         ) from error

@@ -1,4 +1,4 @@
-"""The actors of a placement: started, asked, and replaced when they are lost."""
+"""The actors of a placement: starting them, asking them, and replacing lost ones."""
 
 import itertools
 import math
@@ -13,17 +13,19 @@ from nres.placement.ray.actor import Actor, Metadata
 from nres.placement.ray.cluster import connect, require_ray
 from nres.pools.base import PoolError
 
-# Where a new actor found no room, none is asked for again for so long.
+# After a new actor found no room, no other is requested for this many seconds.
 CROWDED_SECONDS = 600
 
 
 class Crew:
-    """So many actors, each with a shard of the workers.
+    """A fixed number of actors, each with a shard of the workers.
 
-    **Arguments:**
-
-    - `make_pool`: makes the pool of an actor; called there.
-    - `actors`, `cpus`, `gpus`, `patience`: as for `nres.placement.Ray`.
+    Args:
+        make_pool: A function that makes the pool of an actor, and is called there.
+        actors: The number of actors, as for `nres.placement.Ray`.
+        cpus: The number of processors per actor, as for `nres.placement.Ray`.
+        gpus: The number of GPUs per actor, as for `nres.placement.Ray`.
+        patience: Seconds to wait for an actor to start, as for `nres.placement.Ray`.
     """
 
     def __init__(
@@ -39,18 +41,18 @@ class Crew:
         there = self.ray.cluster_resources().get("CPU", 0)
         if actors * cpus > there:
             raise ValueError(
-                f"actors: {actors} with cpus={cpus} need {actors * cpus:g} processors, and the Ray "
+                f"actors: {actors} with cpus={cpus} need {actors * cpus:g} processors, but the Ray "
                 f"cluster has {there:g}: ask for fewer actors, or for smaller ones."
             )
         self.patience = patience
         self._remote = self.ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
-        # What numbers an actor draws depends on it.
+        # An actor's random numbers depend on these settings.
         names = ("jax_enable_x64", "jax_default_prng_impl")
         configuration = {name: getattr(jax.config, name) for name in names}
         if gpus == 0:
             configuration["jax_platforms"] = "cpu"
         self._arguments = (make_pool, configuration)
-        # The actor that serves each shard; where there is no room for more, one serves several.
+        # The actor that serves each shard; if there is no room for more, one serves several.
         self.actors = [self._remote.remote(*self._arguments) for _ in range(actors)]
         self._dead: set[Any] = set()
         self.crowded_until = -math.inf
@@ -67,7 +69,7 @@ class Crew:
         return self.metadata.name
 
     def close(self) -> None:
-        """End the actors; what they keep is lost."""
+        """End the actors; the states that they keep are lost."""
         for actor in {*self.actors} - self._dead:
             self.ray.kill(actor)
         self.actors = []
@@ -82,10 +84,10 @@ class Crew:
             return error
 
     def replace(self, i: int, error: Exception) -> None:
-        """Find another actor for a shard whose own was lost."""
+        """Find another actor for a shard whose actor was lost."""
         lost = self.actors[i]
         self._dead.add(lost)
-        self.ray.kill(lost)  # it may only have been out of reach
+        self.ray.kill(lost)  # it may still live, out of reach
         if time.monotonic() > self.crowded_until:
             actor = self._remote.remote(*self._arguments)
             try:
@@ -102,12 +104,12 @@ class Crew:
                 return
             self._dead.add(actor)
         raise PoolError(
-            f"{self.name}: the last actor was lost ({last_line(error)}), and no other could be "
+            f"{self.name}: the last actor was lost ({last_line(error)}), and no new one could be "
             "started."
         ) from error
 
     def _describe(self, actor: Any, shard: int) -> Metadata:
-        """Wait until the actor's pool is there, and ask what it is."""
+        """Wait until the actor's pool exists, and return its metadata."""
         call = actor.describe.remote(shard)
         ready, _ = self.ray.wait([call], timeout=self.patience)
         if not ready:
@@ -115,14 +117,14 @@ class Crew:
             free = self.ray.available_resources().get("CPU", 0)
             raise PoolError(
                 f"no actor started within {self.patience:g} s; {free:g} processors of the Ray "
-                "cluster are free. Ask for fewer actors, or give it time (patience)."
+                "cluster are free. Ask for fewer actors, or wait longer (patience)."
             )
         try:
             return self.ray.get(call)
         except self.ray.exceptions.RayTaskError as error:
-            raise PoolError(f"the pool cannot be made on an actor: {error.cause!r}") from error
+            raise PoolError(f"an actor could not make the pool: {error.cause!r}") from error
         except self.ray.exceptions.RayError as error:
             raise PoolError(
-                f"an actor could not be started: {last_line(error)}. What the pool needs must be "
-                "installed on the machines of the actors."
+                f"an actor could not be started: {last_line(error)}. Install everything that the "
+                "pool needs on the actors' machines."
             ) from error

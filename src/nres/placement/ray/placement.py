@@ -24,48 +24,52 @@ from nres.placement.ray.shards import Sent, Shard, ShardedCarry, StateRef, join,
 from nres.pools.base import Pool, PoolError
 from nres.workers import Contributions, Workers
 
-# A window that ends with the death of its actor so many times in a row will always do so.
+# If the same window kills this many actors in a row, give up.
 ATTEMPTS = 4
 
 
 class Ray(Placement):
     r"""Workers in actors on the machines of a Ray cluster.
 
-    Each actor has a shard of the workers and keeps what they carry. An update sends $\theta$
-    through Ray's object store, once to each machine, and a few numbers per worker; each actor
-    draws noise from keys and sends back its workers' losses and the sum of their contributions.
-    So neither parameters nor noise of single workers are ever sent. Gradients are those of a
-    single process, whatever the number of actors, but for the order of additions.
+    Each actor runs a shard of the workers and keeps their states. An update sends $\theta$ through
+    Ray's object store, once to each machine, and a few numbers per worker. Each actor regenerates
+    noise from keys and returns its workers' losses and the sum of their contributions. The
+    parameters and the noise of single workers are therefore never sent. Gradients are those of a
+    single process, for any number of actors, except for rounding.
 
-    If an actor or its machine is lost, another takes its place (one that is there already, where
-    the cluster has no room for a new one). Its workers' episodes are unrolled again from their
-    beginnings at the present $\theta$, with the noise they had, up to the step where they were; so
-    the windows of all workers stay evenly distributed. `restarted` counts these workers.
+    If an actor or its machine is lost, another actor replaces it: a new one, or an existing one if
+    the cluster has no room. It unrolls the lost episodes again from step 0 at the current $\theta$,
+    with the noise they had, up to the step where they were, so that the windows of all workers
+    stay uniformly distributed. `restarted` counts these workers.
 
-    ```python
-    pool = nres.pools.MujocoPool("halfcheetah", threads=1)
-    estimator = nres.NRES(
-        pool, workers=320, window=20, sigma=0.004, placement=nres.placement.Ray(actors=8)
-    )
-    ```
-
-    **Arguments:**
-
-    - `actors`: how many; each has an equal share of the workers, up to one.
-    - `make_pool`: a function without arguments that returns the pool, or the `nres.System`, of an
-        actor; it is called on the machines of the actors, where `nres` must be installed. By
-        default the estimator's own pool is sent to them.
-    - `cpus`: processors for each actor; they decide how many actors fit on a machine.
-    - `gpus`: likewise; without any, actors use JAX on their processors.
-    - `allow_stale`: do not wait for the slowest. An update is made as soon as half of the actors
-        have answered, by the workers that have; the others contribute to a later one, with the
-        gradient at the $\theta$ they began with, and count less often (`late` counts them). With
-        actors that are alike it makes gradients noisier and slightly late for nothing. Off by
-        default.
-    - `patience`: seconds to wait for an actor to start.
-
-    If no cluster is connected (`nres.placement.ray.connect`, or `ray.init`), one is started on
+    If no cluster is connected (by `nres.placement.ray.connect` or `ray.init`), one is started on
     this machine.
+
+    Args:
+        actors: The number of actors. Their shards differ by at most one worker.
+        make_pool: A function without arguments that returns an actor's pool or `nres.System`. It
+            is called on the actors' machines, where `nres` must be installed. By default, the
+            estimator's own pool is sent to them.
+        cpus: The number of processors per actor, which limits the number of actors per machine.
+        gpus: The number of GPUs per actor; with 0, actors run JAX on their processors.
+        allow_stale: True not to wait for the slowest actors. An update then happens as soon as
+            half of the actors have answered, with the workers of these actors. The others
+            contribute to a later update, with the gradient at the $\theta$ they began with, and
+            contribute less often (`late` counts them). If the actors are equally fast, this only
+            makes gradients noisier and slightly stale.
+        patience: The number of seconds to wait for an actor to start.
+
+    Raises:
+        PoolError: If the actors cannot be started, when an estimator is created with this
+            placement.
+
+    Example:
+        ```python
+        pool = nres.pools.MujocoPool("halfcheetah", threads=1)
+        estimator = nres.NRES(
+            pool, workers=320, window=20, sigma=0.004, placement=nres.placement.Ray(actors=8)
+        )
+        ```
     """
 
     reports = ("restarted", "late")
@@ -82,13 +86,13 @@ class Ray(Placement):
     ):
         if make_pool is not None and not callable(make_pool):
             raise TypeError(
-                "make_pool must be a function that makes a pool, such as "
+                "make_pool must be a function that makes a pool, for example "
                 '`lambda: nres.pools.MujocoPool("swimmer")`, which each actor calls for itself; '
                 f"got {type(make_pool).__name__}."
             )
         self.allow_stale = allow_stale
         self.phases: dict[str, float] = {}
-        """Seconds of the last window: to send, to wait for replies, and the slowest actor's own."""
+        """Seconds of the last window: `send`, `wait` for replies, and `busy`, the slowest actor."""
         self._start = functools.partial(
             Crew, actors=whole_number("actors", actors), cpus=cpus, gpus=gpus, patience=patience
         )
@@ -97,14 +101,14 @@ class Ray(Placement):
         self._started: Crew | None = None
 
     def __reduce__(self) -> Any:
-        # An estimator that travels to an actor finds all of its workers there.
+        # An estimator that is sent to an actor finds all of its workers there.
         return Local, ()
 
     @property
     def crew(self) -> Crew:
-        """The actors, once an estimator has been placed here."""
+        """The actors, once an estimator uses this placement."""
         if self._started is None:
-            raise PoolError("these actors serve no estimator, or have been closed.")
+            raise PoolError("these actors serve no estimator, or they have been closed.")
         return self._started
 
     def can_trace(self, pool):
@@ -115,15 +119,15 @@ class Ray(Placement):
         pool = estimator.pool
         if self.allow_stale and estimator.window == estimator.horizon:
             raise ValueError(
-                "with allow_stale, windows must be shorter than episodes: what is late would have "
-                "to be carried to the next estimate, and nothing is where a window is an episode."
+                "allow_stale needs windows that are shorter than episodes: late contributions are "
+                "carried to the next estimate, and nothing is carried if a window is an episode."
             )
         if self._pool is None:
             self._started = self._start(self._portable_maker(pool))
             self._pool = pool
         elif pool is not self._pool and self._make_pool is None:
             raise ValueError(
-                f"these actors serve {self.crew.name} already: give another pool its own "
+                f"these actors already serve {self.crew.name}: give the other pool its own "
                 "nres.placement.Ray."
             )
         theirs = self.crew.metadata
@@ -131,12 +135,12 @@ class Ray(Placement):
             self.close()
             raise ValueError(
                 f"make_pool makes a pool with horizon {theirs.horizon} and can_fork="
-                f"{theirs.can_fork}, and the estimator's has {estimator.horizon} and "
+                f"{theirs.can_fork}, but the estimator's pool has {estimator.horizon} and "
                 f"{pool.can_fork}."
             )
 
     def close(self) -> None:
-        """End the actors; what their workers carry is lost."""
+        """End the actors; the states of their workers are lost."""
         if self._started is not None:
             self._started.close()
         self._started = self._pool = None
@@ -153,7 +157,7 @@ class Ray(Placement):
         parts = parts_of(estimator.workers, len(crew.actors))
         given = [Shard()] * len(parts) if carry is None else self._shards(carry, parts)
         window = self._window("run", estimator.at(update), theta, workers, parts, length)
-        # Nobody may be late before the first update: workers are brought to their places.
+        # No worker may be late before the first update, while workers go to their starting points.
         wait = not self.allow_stale or int(update) == 0
         shards, replies = window.finish(given, wait)
         self.phases = {
@@ -174,7 +178,7 @@ class Ray(Placement):
         )
 
     def gather(self, estimator, theta, workers, carry):
-        """Fetch what the workers carry; with windows under way, what was there before."""
+        """Fetch the workers' carry; if windows are under way, the carry before them."""
         if not isinstance(carry, ShardedCarry):
             return carry
         crew, shards = self.crew, list(carry.shards)
@@ -196,34 +200,34 @@ class Ray(Placement):
                 if not window.is_lost(i, shards[i]):
                     crew.replace(i, found[i])
                 sent = window.send(i, shards[i])
-                if not isinstance(crew.answer(sent.reply), Exception):  # else it is lost again
+                if not isinstance(crew.answer(sent.reply), Exception):  # else it was lost again
                     shards[i] = Shard(sent.result, scale=shards[i].scale)
-        raise PoolError(f"{crew.name}: actors are lost faster than states can be fetched.")
+        raise PoolError(f"{crew.name}: actors are lost faster than their states can be fetched.")
 
     def _portable_maker(self, pool: Pool) -> Callable[[], Any]:
-        """Return the function that makes a pool on an actor, if it can be sent there."""
+        """Return the function that makes a pool on an actor, checked to be picklable."""
         make_pool = self._make_pool or functools.partial(copy.deepcopy, pool)
         try:
             require_ray().cloudpickle.dumps(make_pool)
         except Exception as error:
             raise TypeError(
                 f"{type(pool).__name__} cannot be sent to other machines: {first_line(error)}. "
-                "Give nres.placement.Ray a function `make_pool` that makes it there, and refers "
-                "to nothing that exists only here."
+                "Give nres.placement.Ray a function `make_pool` that makes the pool there, and "
+                "that refers to nothing that exists only here."
             ) from error
         return make_pool
 
     def _shards(self, carry: Any, parts: list[slice]) -> list[Shard]:
         if isinstance(carry, ShardedCarry):
             return list(carry.shards)
-        return split(carry, parts)  # it comes from a checkpoint
+        return split(carry, parts)  # the carry comes from a checkpoint
 
     def _window(self, what, estimator, theta, workers: Workers, parts, length) -> "_Window":
         return _Window(self.crew, what, estimator, theta, workers, parts, length)
 
 
 class _Window:
-    """One window of all workers: what is sent to each actor, and what comes back."""
+    """One window of all workers: the requests to the actors, and their replies."""
 
     def __init__(
         self,
@@ -236,7 +240,7 @@ class _Window:
         length: Any,
     ):
         self.crew, self.what, self.parts = crew, what, parts
-        # By value, and without the pool: a few hundred bytes.
+        # By value and without the pool, the estimator has a few hundred bytes.
         self.estimator = jax.device_get(eqx.tree_at(lambda e: e.pool, estimator, Detached()))
         self.theta = crew.ray.put(jax.device_get(theta))
         words, episode, start, length = jax.device_get(
@@ -252,12 +256,12 @@ class _Window:
         return shard.ref is not None and shard.ref.actor is not self.crew.actors[i]
 
     def send(self, i: int, shard: Shard, before: Sent | None = None) -> Sent:
-        """Ask for the window of a shard, for the first time or after its actor was lost."""
+        """Request the window of a shard, for the first time or after its actor was lost."""
         crew = self.crew
         lost = self.is_lost(i, shard) or (before is not None and shard.given is None)
         actor = crew.actors[i]
         result = StateRef(actor, next(crew.numbers), crew.forgotten[i])
-        forgotten = crew.forgotten[i]  # more may be added at any moment
+        forgotten = crew.forgotten[i]  # finalizers may add more at any moment
         request = Request(
             shard=i,
             what=self.what,
@@ -276,10 +280,10 @@ class _Window:
     def finish(
         self, shards: list[Shard], wait: bool = True
     ) -> tuple[list[Shard], dict[int, Reply]]:
-        """Send what is not under way, and receive replies by shard.
+        """Send the requests that are not under way, and receive replies by shard.
 
-        All of them; or, if some need not be waited for, those of half of the shards at least, and
-        of half of those that were not asked before.
+        With `wait`, receive all replies. Otherwise receive those of at least half of the shards,
+        and of at least half of the shards with a new request.
         """
         self.sent = [shard.pending or self.send(i, shard) for i, shard in enumerate(shards)]
         self.sent_at = time.perf_counter()
@@ -309,20 +313,20 @@ class _Window:
         return after, replies
 
     def _again(self, i: int, shard: Shard, error: Exception) -> None:
-        """Send a request again whose actor was lost."""
+        """Send a request again after its actor was lost."""
         sent = self.sent[i]
         if sent.attempt >= ATTEMPTS:
             raise PoolError(
-                f"{self.crew.name}: {ATTEMPTS} actors in a row died of the same workers; Ray's "
-                f"logs say why. The last one: {last_line(error)}"
+                f"{self.crew.name}: {ATTEMPTS} actors in a row died of the same workers; see Ray's "
+                f"logs for the cause. The last one: {last_line(error)}"
             ) from error
-        if sent.result.actor is self.crew.actors[i]:  # or it has been replaced meanwhile
+        if sent.result.actor is self.crew.actors[i]:  # not if it was replaced in the meantime
             self.crew.replace(i, error)
         self.sent[i] = self.send(i, shard, sent)
 
 
 def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
-    """Join the contributions of all shards; those of workers without a reply are not numbers."""
+    """Join the contributions of all shards, with NaN for workers without a reply."""
     some, count = next(iter(replies.values())), parts[-1].stop
     norm = np.full(count, np.nan, some.norm.dtype)
     loss = np.full(count, np.nan, some.loss.dtype)

@@ -1,4 +1,4 @@
-"""Shards of workers: the actor of each, and the place of its carry."""
+"""Shards of workers: the actor of each shard, and the place of its carry."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from nres.workers import Carry
 
 
 class StateRef:
-    """Refers to what an actor keeps, until nobody holds the reference any more."""
+    """A reference to a state that an actor keeps as long as the reference exists."""
 
     def __init__(self, actor: Any, number: int, forgotten: list[int]):
         self.actor, self.number = actor, number
@@ -24,49 +24,49 @@ class StateRef:
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """A request that an actor was sent."""
+    """A request that was sent to an actor."""
 
     reply: Any
     request: Request
     estimator: Any
-    """The estimator that was sent: a noise keeps the scale it was first asked for with."""
+    """The estimator that was sent. It is kept because a noise keeps its first scale."""
     result: StateRef
     attempt: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The place of the carry of an actor's workers: kept there, given here, or nowhere yet."""
+    """The place of the carry of an actor's workers: on the actor, here, or nowhere yet."""
 
     ref: StateRef | None = None
     given: Carry | None = None
     scale: np.ndarray | None = None
-    """The scale of each worker's noise, to make it anew."""
+    """The scale of each worker's noise, to regenerate the noise."""
     pending: Sent | None = None
-    """A request that was not waited for."""
+    """A request whose reply has not arrived yet."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedCarry:
-    """The carry of workers in actors. Not a pytree: nothing of it is here."""
+    """The carry of workers in actors. It is not a pytree, because its arrays are elsewhere."""
 
     shards: tuple[Shard, ...]
 
 
 def parts_of(workers: int, actors: int) -> list[slice]:
-    """The workers that each actor has: consecutive ones, as equally many as can be."""
+    """Divide the workers into consecutive parts of nearly equal size, one per actor."""
     edges = np.linspace(0, workers, min(actors, workers) + 1).astype(int).tolist()
     return [slice(*edge) for edge in itertools.pairwise(edges)]
 
 
 def split(carry: Carry, parts: list[slice]) -> list[Shard]:
-    """Split arrays by shard, to be given to actors that do not have them."""
+    """Split a carry by shard, for actors that do not have it."""
     count = parts[-1].stop
     for leaf in jax.tree.leaves(carry.pool):
         if leaf.ndim < 2 or leaf.shape[1] != count:
             raise PoolError(
-                "a state can be shared among actors if its arrays have axes (members, workers) in "
-                f"front; one has the shape {leaf.shape}."
+                "only a state whose arrays have axes (members, workers) in front can be divided "
+                f"among actors; one array has the shape {leaf.shape}."
             )
 
     def take(part: slice) -> Shard:
@@ -78,7 +78,7 @@ def split(carry: Carry, parts: list[slice]) -> list[Shard]:
 
 
 def join(carries: list[Carry]) -> Carry:
-    """Put what the shards carry together."""
+    """Join the carries of all shards."""
     return Carry(
         jax.tree.map(lambda *x: jnp.concatenate(x, axis=0), *[c.noise for c in carries]),
         jax.tree.map(lambda *x: _concatenate(x, axis=1), *[c.pool for c in carries]),
@@ -88,4 +88,4 @@ def join(carries: list[Carry]) -> Carry:
 def _concatenate(parts: tuple[Any, ...], axis: int) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts, axis=axis)
-    return jnp.concatenate(parts, axis=axis)  # of random keys
+    return jnp.concatenate(parts, axis=axis)  # random keys

@@ -1,4 +1,4 @@
-"""MuJoCo: a native batch of simulations as a pool, and the tasks it knows."""
+"""MuJoCo: a pool of natively batched simulations, and its tasks."""
 
 from nres.pools.mujoco.ant import Ant as Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah as HalfCheetah

@@ -1,4 +1,4 @@
-"""Ant: four legs in space; 27 observations (105 in version 5), 8 actions."""
+"""Ant: four legs in space, with 27 observations (105 in version 5) and 8 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
 class Ant(MujocoTask):
-    """Walk forward without tumbling."""
+    """Task of walking forward. An episode ends early if the ant tumbles."""
 
     model_file = "ant.xml"
     frame_skip = 5

@@ -1,4 +1,4 @@
-"""HalfCheetah: two legs in a plane; 17 observations, 6 actions."""
+"""HalfCheetah: two legs in a plane, with 17 observations and 6 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
 class HalfCheetah(MujocoTask):
-    """Run forward. It never ends early."""
+    """Task of running forward. Episodes never end early."""
 
     model_file = "half_cheetah.xml"
     frame_skip = 5

@@ -1,4 +1,4 @@
-"""Hopper: one leg in a plane; 11 observations, 3 actions."""
+"""Hopper: one leg in a plane, with 11 observations and 3 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
 class Hopper(MujocoTask):
-    """Hop forward without falling over."""
+    """Task of hopping forward. An episode ends early if the hopper falls over."""
 
     model_file = "hopper.xml"
     frame_skip = 4

@@ -1,4 +1,4 @@
-"""Humanoid: 376 observations (348 in version 5), 17 actions."""
+"""Humanoid: a human figure in space, with 376 observations (348 in version 5) and 17 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
 class Humanoid(MujocoTask):
-    """Walk forward without falling."""
+    """Task of walking forward. An episode ends early if the humanoid falls."""
 
     model_file = "humanoid.xml"
     frame_skip = 5
@@ -26,7 +26,7 @@ class Humanoid(MujocoTask):
         return np.einsum("b,lb->l", mass, f.xipos[ids, :, 0]) / mass.sum()
 
     def observe(self, f, ids):
-        # Version 5 leaves out the world and the joint that is not actuated, which are all zero.
+        # Version 5 omits the world and the joint without an actuator, whose values are all zero.
         body, joint = (0, 0) if self.version == 4 else (1, 6)
         parts = [f.qpos[ids, 2:], f.qvel[ids], f.cinert[ids, body:], f.cvel[ids, body:]]
         parts += [f.qfrc_actuator[ids, joint:], f.cfrc_ext[ids, body:]]

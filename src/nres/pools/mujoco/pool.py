@@ -31,27 +31,31 @@ TASKS: dict[str, Callable[[int], MujocoTask]] = {
 
 
 class MujocoPool(PolicyPool):
-    """Unrolls a policy in a MuJoCo task; the loss of a step is its negative reward.
+    """Unrolls of a policy in a MuJoCo task; the loss of a step is the negative reward.
 
-    A simulation is a row of numbers, so states are values: copied, saved and continued exactly.
-    Only lanes that are still going are stepped, and results do not depend on the number of
-    threads. Actions go to the simulation as they are: the control cost sees them, and MuJoCo
-    clamps them.
+    A simulation is a row of numbers, so states can be copied, saved and continued exactly. Only
+    lanes whose episode has not ended are stepped, and results do not depend on the number of
+    threads. Actions are passed to the simulation unclipped: the control cost uses them as they
+    are, and MuJoCo clamps them.
 
-    ```python
-    pool = nres.pools.MujocoPool("swimmer", "linear")
-    estimator = nres.NRES(pool, workers=30, window=100, sigma=0.3)
-    theta = pool.initial_theta(jax.random.key(0))
-    ```
+    Args:
+        task: A name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `MujocoTask`.
+        policy: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`.
+        version: The version of gymnasium's environment to follow, 4 or 5.
+        horizon: T, the number of steps in an episode.
+        variance: The variance of a named policy's initial parameters.
+        threads: The number of threads; 0 uses all processors.
 
-    **Arguments:**
+    Raises:
+        ImportError: If gymnasium or mujoco is not installed.
+        ValueError: If the task is unknown, or a number is out of bounds.
 
-    - `task`: a name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `MujocoTask`.
-    - `policy`: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`.
-    - `version`: 4 or 5, the version of gymnasium's environment to follow.
-    - `horizon`: T, the steps of an episode.
-    - `variance`: that of a named policy's initial parameters.
-    - `threads`: how many to step on; 0 stands for all processors.
+    Example:
+        ```python
+        pool = nres.pools.MujocoPool("swimmer", "linear")
+        estimator = nres.NRES(pool, workers=30, window=100, sigma=0.3)
+        theta = pool.initial_theta(jax.random.key(0))
+        ```
     """
 
     one_processor_options: ClassVar[Mapping[str, Any]] = {"threads": 1}
@@ -94,7 +98,7 @@ class MujocoPool(PolicyPool):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, here or elsewhere, makes its own simulations.
+        # A copy, in this process or another, makes its own simulations.
         return self.__dict__ | {"_batches": {}}
 
     def advance(
@@ -133,7 +137,7 @@ class MujocoPool(PolicyPool):
         steps_left = np.tile(length, members)
         loss, steps = np.zeros(count), np.zeros(count, np.int32)
         self._steps(f, thetas, ended, observation, position, steps_left, loss, steps)
-        # MuJoCo starts a simulation over when its numbers get out of hand.
+        # MuJoCo resets a simulation whose numbers diverge, and counts a warning.
         broken |= _troubles(f) > 0
         loss[broken] = np.nan
 
@@ -149,9 +153,9 @@ class MujocoPool(PolicyPool):
         return Window(state, loss.reshape(shape), steps.reshape(shape))
 
     def _steps(self, f, thetas, ended, observation, position, steps_left, loss, steps) -> None:
-        """Step the lanes that are to go on, in place."""
+        """Step the lanes whose episodes go on, in place."""
         task, dt = self.task, self.task.frame_skip * self.model.opt.timestep
-        changes = set(np.unique(steps_left).tolist())  # when a lane has taken its steps
+        changes = set(np.unique(steps_left).tolist())  # the steps after which a lane is done
         ids: Any = None
         mujoco_error = require_mujoco().batch.SimulationError
         for i in range(int(steps_left.max(initial=0))):
@@ -182,16 +186,16 @@ class MujocoPool(PolicyPool):
                 ids = None
 
     def _end(self, f, ended, observation, position) -> None:
-        """What else is to be done when a lane has ended: here nothing, it is absorbed."""
+        """Handle lanes that have ended; here there is nothing to do, because they are absorbed."""
 
     def _lanes(self, count: int) -> SimpleNamespace:
-        """A batch of so many simulations, with its fields as arrays."""
+        """Return a batch of `count` simulations, with its fields as arrays."""
         if count not in self._batches:
             batch = require_mujoco().batch.Batch(
                 self.model,
                 nsim=count,
                 nthread=self.threads,
-                # Contact forces are worked out from what a step leaves behind.
+                # Contact forces are computed from data that a step leaves behind.
                 persistent=self.task.contact_forces,
             )
             names = ("qpos", "qvel", "ctrl", *self.task.fields)
@@ -204,7 +208,7 @@ class MujocoPool(PolicyPool):
         return self._batches[count]
 
     def _contact_forces(self, f: SimpleNamespace, lanes: np.ndarray) -> None:
-        """As gymnasium does after every step: one lane after another, in Python."""
+        """Compute contact forces as gymnasium does after every step, lane by lane in Python."""
         mujoco = require_mujoco()
         for lane in lanes.tolist():
             data = f.batch.get_data(lane, self._data)
@@ -225,14 +229,14 @@ class MujocoPool(PolicyPool):
 
 
 def _troubles(f: SimpleNamespace) -> np.ndarray:
-    """How often each simulation was given, or came to, numbers that it could not go on with."""
+    """Count each simulation's warnings about bad positions, velocities, forces or controls."""
     kinds = require_mujoco().mjtWarning
     first, last = int(kinds.mjWARN_BADQPOS), int(kinds.mjWARN_BADCTRL)
     return f.batch.warning[:, first : last + 1, 1].sum(axis=1)
 
 
 def _choose(active: np.ndarray) -> tuple[Any, np.ndarray | None]:
-    """An index for NumPy, and one for MuJoCo: the former a slice where all are meant."""
+    """Return an index of the active lanes for NumPy (a slice if all are), and one for MuJoCo."""
     if active.all():
         return slice(None), None
     ids = np.flatnonzero(active).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Pictures of a policy at work."""
+"""Films of a policy in a MuJoCo task."""
 
 import ctypes.util
 import os
@@ -14,14 +14,14 @@ from nres.pools.mujoco.pool import MujocoPool
 from nres.pools.mujoco.task import require_mujoco
 
 HELP = (
-    "MuJoCo cannot draw here. Without a display it needs a library for that: on Debian or Ubuntu "
-    "`apt install libosmesa6` and MUJOCO_GL=osmesa, or with a GPU `apt install libegl1` and "
-    "MUJOCO_GL=egl."
+    "MuJoCo cannot draw here. Without a display it needs a rendering library: on Debian or Ubuntu, "
+    "`apt install libosmesa6` and set MUJOCO_GL=osmesa, or, with a GPU, `apt install libegl1` and "
+    "set MUJOCO_GL=egl."
 )
 
 
 def choose_backend() -> None:
-    """Let MuJoCo draw off-screen with what is installed; to be called before it is imported."""
+    """Let MuJoCo draw off-screen with an installed library; call this before importing mujoco."""
     if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
         return
     for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
@@ -40,19 +40,21 @@ def film(
     width: int = 320,
     height: int = 240,
 ) -> list[np.ndarray]:
-    """Frames of one unperturbed episode, as arrays of red, green and blue bytes.
+    """Draw one unperturbed episode as frames of red, green and blue bytes.
 
-    **Arguments:**
-
-    - `pool`, `theta`: what to show.
-    - `seed`: of the initial state.
-    - `steps`: how many steps to show, at most.
-    - `every`: steps from one frame to the next.
+    Args:
+        pool: The pool whose policy acts.
+        theta: The parameters of the policy.
+        seed: The seed of the initial state.
+        steps: The maximal number of steps to show.
+        every: The number of steps between two frames.
+        width: The width of a frame, in pixels.
+        height: The height of a frame, in pixels.
     """
     mujoco = require_mujoco()
     try:
         renderer = mujoco.Renderer(pool.model, height, width)
-    except Exception as error:  # what it raises depends on what is missing
+    except Exception as error:  # the type depends on what is missing
         raise ImportError(f"{HELP} ({error})") from error
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
@@ -71,14 +73,14 @@ def film(
         frames.append(renderer.render().copy())
         if state["ended"][0, 0]:
             break
-        # From step 1 on, so that it does not begin anew.
+        # From step 1 on, so that no new episode begins.
         state = pool.advance(state, thetas, keys, np.array([t + 1]), every).state
     renderer.close()
     return frames
 
 
 def save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
-    """An animation if the name ends in .gif, else a strip of up to eight frames."""
+    """Save an animation if the name ends in .gif, else a strip of up to eight frames."""
     from PIL import Image
 
     if path.suffix == ".gif":

@@ -1,4 +1,4 @@
-"""Swimmer: three links in a viscous fluid; 8 observations, 2 actions."""
+"""Swimmer: three links in a viscous fluid, with 8 observations and 2 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.task import MujocoTask, control_cost
 
 
 class Swimmer(MujocoTask):
-    """Swim forward. It never ends early."""
+    """Task of swimming forward. Episodes never end early."""
 
     model_file = "swimmer.xml"
     frame_skip = 4

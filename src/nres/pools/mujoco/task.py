@@ -1,4 +1,4 @@
-"""`MujocoTask`: what is observed, rewarded and ended in a MuJoCo model, for many lanes at once."""
+"""`MujocoTask`: observations, rewards and ends of episodes in a MuJoCo model, for many lanes."""
 
 import abc
 import importlib.util
@@ -10,24 +10,27 @@ import numpy as np
 
 
 class MujocoTask(abc.ABC):
-    """A model with its observations, rewards and ends, as in gymnasium.
+    """A MuJoCo model with its observations, rewards and ends of episodes, as in gymnasium.
 
-    All methods take `f`, which has the fields of the simulation as arrays with a row for each
-    lane, and `ids`, the lanes that are meant. Derived fields lie one substep behind the state,
-    as they do in gymnasium.
+    All methods take `f`, which has the fields of the simulation as arrays with one row per lane,
+    and `ids`, the lanes to use. As in gymnasium, derived fields are one substep behind the state.
 
-    **Arguments:**
-
-    - `version`: 4 or 5, the version of gymnasium's environment to follow.
+    Args:
+        version: The version of gymnasium's environment to follow, 4 or 5.
     """
 
     model_file: str
+    """The name of the model in gymnasium's folder of assets."""
     frame_skip: ClassVar[int]
+    """The number of simulation steps per step of the task."""
     reset_noise: ClassVar[float]
+    """The scale of the random initial state."""
     normal_velocity: ClassVar[bool] = False
-    """Whether initial velocities are normal rather than uniform."""
+    """True if initial velocities are normally distributed, false if uniformly."""
     healthy_reward: ClassVar[float] = 1.0
+    """The reward per step for being healthy."""
     camera: ClassVar[dict[str, Any]] = {"distance": 4.0, "trackbodyid": 1, "elevation": -20.0}
+    """The settings of the camera for films."""
 
     def __init__(self, version: int = 4):
         if version not in (4, 5):
@@ -36,39 +39,39 @@ class MujocoTask(abc.ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The derived fields that are read."""
+        """The names of the derived fields that the task reads."""
         return ()
 
     @property
     def contact_forces(self) -> bool:
-        """Whether `cfrc_ext` is read, which MuJoCo does not compute in a step."""
+        """True if the task reads `cfrc_ext`, which MuJoCo does not compute in a step."""
         return False
 
     @abc.abstractmethod
     def position(self, f: SimpleNamespace, ids: Any) -> np.ndarray:
-        """Where each lane is along the axis that counts."""
+        """Return each lane's position along the rewarded axis."""
 
     @abc.abstractmethod
     def observe(self, f: SimpleNamespace, ids: Any) -> np.ndarray:
-        """What the policy sees, a row for each lane."""
+        """Return the policy's observations, one row per lane."""
 
     @abc.abstractmethod
     def reward(
         self, f: SimpleNamespace, ids: Any, velocity: np.ndarray, action: np.ndarray
     ) -> np.ndarray:
-        """The reward of a step."""
+        """Return each lane's reward of a step."""
 
     def healthy(self, f: SimpleNamespace, ids: Any) -> np.ndarray | None:
-        """Which lanes go on; `None` if all always do."""
+        """Return true for each lane whose episode goes on; `None` if episodes never end early."""
         return None
 
     def survival(self, f: SimpleNamespace, ids: Any) -> np.ndarray | float:
-        """The reward for being healthy: version 4 pays it for the last, unhealthy step, too."""
+        """Return the reward for being healthy; version 4 pays it even in the last step."""
         healthy = self.healthy(f, ids)
         return self.healthy_reward * (1.0 if self.version == 4 or healthy is None else healthy)
 
     def reset(self, model: Any, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """A random initial state, from the same draws as gymnasium's."""
+        """Draw a random initial state, with the same random numbers as gymnasium."""
         noise = self.reset_noise
         qpos = model.qpos0 + rng.uniform(low=-noise, high=noise, size=model.nq)
         if self.normal_velocity:
@@ -76,9 +79,9 @@ class MujocoTask(abc.ABC):
         return qpos, rng.uniform(low=-noise, high=noise, size=model.nv)
 
     def model(self) -> Any:
-        """The compiled model, from the files of the installed gymnasium."""
+        """Compile the model from the files of the installed gymnasium."""
         mujoco = require_mujoco()
-        # Gymnasium's files use what MuJoCo deprecates: nothing that a user could mend.
+        # Gymnasium's files use deprecated MuJoCo features, which users cannot change.
         before = mujoco.get_mju_user_warning()
         mujoco.set_mju_user_warning(lambda message: None)
         try:
@@ -88,12 +91,12 @@ class MujocoTask(abc.ABC):
 
 
 def control_cost(action: np.ndarray, weight: float) -> np.ndarray:
-    """The cost of each lane's action."""
+    """Return the cost of each lane's action."""
     return weight * np.einsum("la,la->l", action, action)
 
 
 def assets() -> Path:
-    """The folder of gymnasium's model files."""
+    """Return the folder of gymnasium's model files."""
     spec = importlib.util.find_spec("gymnasium")
     if spec is None or spec.origin is None:
         raise ImportError(INSTALL)
@@ -104,7 +107,7 @@ INSTALL = "MuJoCo tasks need gymnasium and mujoco 4 or newer: pip install 'nres[
 
 
 def require_mujoco() -> Any:
-    """The mujoco package, or an error that says how to get it."""
+    """Import the mujoco package, or raise an error that says how to install it."""
     try:
         import mujoco
         import mujoco.batch

@@ -1,4 +1,4 @@
-"""Walker2d: two legs in a plane; 17 observations, 6 actions."""
+"""Walker2d: two legs in a plane, with 17 observations and 6 actions."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from nres.pools.mujoco.hopper import Hopper
 
 
 class Walker2d(Hopper):
-    """Walk forward without falling over."""
+    """Task of walking forward. An episode ends early if the walker falls over."""
 
     def __init__(self, version: int = 4):
         super().__init__(version)

@@ -1,4 +1,4 @@
-"""Optimizers that are learned by training models with them."""
+"""Learned optimizers: systems in which an optimizer with parameters trains a model."""
 
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer

@@ -1,9 +1,9 @@
 """A convolutional network that classifies images: its loss and its gradient.
 
-Every lane has its own weights, and a batch of convolutions is what XLA is slowest at. So here a
-convolution is a matrix product over patches. In plain JAX the patches are laid out in memory, nine
-times as large as what they are made from; the kernels for GPUs in `kernels.convolutional` fetch
-them where they lie.
+Every lane has its own weights, and XLA is slow at batches of convolutions with different weights.
+Here a convolution is therefore a matrix product over patches. Plain JAX copies the patches, which
+takes nine times the memory of the images; the kernels for GPUs in `kernels.convolutional` read
+them in place.
 """
 
 import functools
@@ -32,17 +32,17 @@ def init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> Layer
 
 
 def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute `convolutional_loss` in plain JAX: the reference."""
+    """Compute `convolutional_loss` in plain JAX, as the reference for the kernels."""
     return block_loss(plain_block, what, params, batch)
 
 
 def plain_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute `convolutional_gradient` in plain JAX: the reference."""
+    """Compute `convolutional_gradient` in plain JAX, as the reference for the kernels."""
     return jax.grad(functools.partial(plain_loss, "cross-entropy"))(params, batch)
 
 
 def fusable(params: Layers) -> bool:
-    """Tell if the kernels apply: single precision, and at most 64 channels."""
+    """Return true if the kernels apply: single precision, and at most 64 channels."""
     return all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params)) and all(
         layer["weight"].shape[-1] <= 64 for layer in params
     )
@@ -54,7 +54,7 @@ def block_loss(block: Callable, what: str, params: Layers, batch: Batch) -> Floa
 
 
 def apply_convolutional(block, params: Layers, pixels: Float[Array, "batch height width 3"]):
-    """Compute logits: blocks, then a linear layer."""
+    """Compute logits with blocks and a linear layer."""
     x = pixels
     for layer in params[:-1]:
         x = block(x, layer["weight"], layer["bias"])

@@ -11,7 +11,7 @@ from nres.systems.learned_optimizer.losses import mean_loss
 
 
 def initial_weight(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Array:
-    """Draw truncated normal numbers, divided by the root of the number of inputs."""
+    """Draw truncated normal numbers, divided by the square root of the number of inputs."""
     return jax.random.truncated_normal(key, -2, 2, shape) / inputs**0.5
 
 
@@ -38,17 +38,17 @@ def apply_dense(params: Layers, pixels: Float[Array, "batch ..."]) -> Float[Arra
 
 
 def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute `dense_loss` in plain JAX: the reference."""
+    """Compute `dense_loss` in plain JAX, as the reference for the kernel."""
     return mean_loss(apply_dense, what, params, batch)
 
 
 def plain_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute `dense_gradient` in plain JAX: the reference."""
+    """Compute `dense_gradient` in plain JAX, as the reference for the kernel."""
     return jax.grad(functools.partial(plain_loss, "cross-entropy"))(params, batch)
 
 
 def fusable(params: Layers, batch: Batch) -> bool:
-    """Tell if one program of a kernel can hold the model and the batch."""
+    """Return true if one program of a kernel can hold the model and the batch."""
     images = batch[0].shape[0]
     return (
         all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))

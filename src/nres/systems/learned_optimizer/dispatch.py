@@ -1,7 +1,7 @@
 """The choice between kernels for NVIDIA GPUs and plain JAX.
 
-Both give the same numbers up to rounding. The kernels are imported where they are used: Pallas
-takes a while to import.
+Both give the same numbers up to rounding. The kernels are imported where they are used, because
+importing Pallas is slow.
 """
 
 import jax
@@ -14,7 +14,7 @@ from nres.systems.learned_optimizer.network import Inputs, Network, Result
 
 
 def on_nvidia() -> bool:
-    """Tell if computations run on an NVIDIA GPU, as the kernels do."""
+    """Return true if computations run on an NVIDIA GPU, which the kernels need."""
     return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
 
 
@@ -57,20 +57,20 @@ def dense_gradient(params: Layers, batch: Batch) -> Layers:
 def network_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
-    r"""Compute how a network changes the parameters of a model.
+    r"""Compute the changes that a network makes to the parameters of a model.
 
-    The network sees the updated running means of a parameter's gradient, the gradient and the
-    parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$, and
-    the time; its outputs $a, b$ make the change $-0.001\, a\, e^{0.001 b}$.
+    The inputs of the network are the updated running means of a parameter's gradient, the gradient
+    and the parameter itself, each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$,
+    and the time. From its outputs $a, b$ follows the change $-0.001\, a\, e^{0.001 b}$.
 
-    **Arguments:**
+    Args:
+        network: The shape of the network, which has ReLU between the layers.
+        tensors: The sizes of the model's tensors.
+        theta: The network's weights.
+        inputs: The inputs of the network.
 
-    - `network`: its shape; ReLU between the layers.
-    - `tensors`: the sizes of the model's tensors.
-    - `theta`: the network's weights.
-    - `inputs`: what it is applied to.
-
-    **Returns:** the change of each parameter, and the new running means.
+    Returns:
+        The change of each parameter, and the new running means.
     """
     if on_nvidia() and network_module.fusable(network, theta, inputs):
         from nres.systems.learned_optimizer.kernels.network import fused_step

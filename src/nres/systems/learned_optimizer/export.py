@@ -1,4 +1,4 @@
-"""Files of learned optimizers: weights and a description, for use with optax."""
+"""Files of learned optimizers, with weights and a description, for use with optax."""
 
 import dataclasses
 import json
@@ -20,15 +20,15 @@ from nres.systems.learned_optimizer.optimizers import (
 )
 from nres.weights import Archive, WeightsError, named_arrays
 
-# Optimizers that a file can name. The reader passes any other: a file never brings code.
+# Optimizers that a file can name. The reader passes any other, because a file never brings code.
 KINDS = {kind.__name__: kind for kind in (PerParameterMLP, SGD, Momentum, Adam)}
 FORMAT = 1
-# The largest description of an optimizer that is read, in bytes.
+# The maximal size of an optimizer's description, in bytes.
 LARGEST_DESCRIPTION = 1_000_000
 
 
 class OptimizerFileError(ValueError):
-    """A file that does not hold an optimizer of nres."""
+    """Error for a file that does not hold an optimizer of nres."""
 
 
 def save_optimizer(
@@ -39,16 +39,20 @@ def save_optimizer(
 ) -> None:
     """Write an optimizer and its parameters to one `.npz` file.
 
-    ```python
-    save_optimizer("mine.npz", system.optimizer, result.theta)
-    optimizer = nres.load_optimizer("mine.npz")      # for optax
-    ```
+    Args:
+        path: The file. Its name must end in `.npz`; an existing file is replaced.
+        optimizer: The optimizer.
+        theta: Its parameters.
+        about: Metadata to store with them, anything that JSON can hold.
 
-    **Arguments:**
+    Raises:
+        OptimizerFileError: If the name does not end in `.npz`.
 
-    - `path`: the file; it should end in `.npz`.
-    - `optimizer`, `theta`: the optimizer and its parameters.
-    - `about`: metadata to store with them, anything that JSON can hold.
+    Example:
+        ```python
+        save_optimizer("mine.npz", system.optimizer, result.theta)
+        optimizer = nres.load_optimizer("mine.npz")      # for optax
+        ```
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -73,7 +77,7 @@ def _kind(optimizer: LearnableOptimizer) -> str:
 
 
 def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
-    """Return the arguments that a known optimizer was constructed with."""
+    """Return the constructor arguments of a known optimizer."""
     if type(optimizer) not in KINDS.values():
         return {}
     return {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
@@ -84,10 +88,15 @@ def read_optimizer(
 ) -> tuple[LearnableOptimizer, Theta, dict[str, Any]]:
     """Read an optimizer, its parameters and its metadata from a file.
 
-    **Arguments:**
+    Args:
+        path: A file of `save_optimizer` or `nres export`.
+        optimizer: The optimizer that the parameters belong to, if it is a class of your own.
 
-    - `path`: a file of `save_optimizer` or `nres export`.
-    - `optimizer`: the optimizer of the parameters, if it is a class of your own.
+    Returns:
+        The optimizer, its parameters, and the metadata.
+
+    Raises:
+        OptimizerFileError: If the file does not hold this optimizer.
     """
     try:
         with Archive(path) as archive:
@@ -108,15 +117,15 @@ def _read(
         known = KINDS.get(kind)
         depth = settings.get("depth", 0)
         if not isinstance(depth, int) or depth > len(archive.names):
-            raise ValueError(f"it names {depth} layers, and has {len(archive.names)} arrays")
+            raise ValueError(f"it names {depth} layers, but has {len(archive.names)} arrays")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
     if version != FORMAT:
-        raise OptimizerFileError(f"{path} is of format {version}; this nres reads {FORMAT}.")
+        raise OptimizerFileError(f"{path} has format {version}; this nres reads {FORMAT}.")
     if optimizer is None:
         if known is None:
             raise OptimizerFileError(
-                f"{path} is for a {kind}, which does not come with nres: "
+                f"{path} is for a {kind}, which is not part of nres: "
                 "write load_optimizer(path, optimizer=...)."
             )
         try:
@@ -131,7 +140,7 @@ def _read(
     try:
         return optimizer, archive.theta(like), about
     except WeightsError as error:
-        raise OptimizerFileError(f"{error} It is to be a {kind}.") from error
+        raise OptimizerFileError(f"{error} The file should hold a {kind}.") from error
 
 
 def load_optimizer(
@@ -139,14 +148,23 @@ def load_optimizer(
 ) -> optax.GradientTransformation:
     """Read an optimizer from a file, for use with optax on any model.
 
-    ```python
-    optimizer = nres.load_optimizer("mine.npz")
-    state = optimizer.init(params)
-    updates, state = optimizer.update(grads, state, params)
-    params = optax.apply_updates(params, updates)
-    ```
+    Args:
+        path: A file of `save_optimizer` or `nres export`.
+        optimizer: The optimizer that the parameters belong to, if it is a class of your own.
 
-    Arguments as for `read_optimizer`.
+    Returns:
+        An optax optimizer.
+
+    Raises:
+        OptimizerFileError: If the file does not hold this optimizer.
+
+    Example:
+        ```python
+        optimizer = nres.load_optimizer("mine.npz")
+        state = optimizer.init(params)
+        updates, state = optimizer.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        ```
     """
     learnable, theta, _ = read_optimizer(path, optimizer)
     return learnable.as_optax(theta)

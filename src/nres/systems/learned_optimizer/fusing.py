@@ -15,12 +15,12 @@ Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, " batch"]]
 
 
 def interpreted() -> bool:
-    """Tell if kernels are interpreted, for tests on a CPU."""
+    """Return true if kernels are interpreted, for tests on a CPU."""
     return jax.default_backend() == "cpu"
 
 
 def precision() -> Any:
-    """Return the precision of matrix products that JAX is set to; TF32 by default."""
+    """Return JAX's precision setting for matrix products as Pallas expects it; default TF32."""
     if interpreted():
         return None
     chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
@@ -30,7 +30,7 @@ def precision() -> Any:
 
 
 def padded_size(size: int) -> int:
-    """Round up to a size that kernels can work on: a power of two, at least sixteen."""
+    """Round up to a size that kernels can use: a power of two, at least sixteen."""
     return max(16, 1 << (size - 1).bit_length())
 
 
@@ -42,10 +42,9 @@ def relu(x: Array) -> Array:
 def derivatives_of(plain: Callable, static: int = 0) -> Callable[[Callable], Callable]:
     """Give a faster version of `plain` the derivatives of `plain`.
 
-    **Arguments:**
-
-    - `plain`: the same computation in plain JAX.
-    - `static`: the number of leading arguments that are not arrays.
+    Args:
+        plain: The same computation in plain JAX.
+        static: The number of leading arguments that are not arrays.
     """
 
     def decorate(fast: Callable) -> Callable:

@@ -19,7 +19,7 @@ def mean_loss(
     logits = apply(params, pixels)
     if what == "accuracy":
         return jnp.mean(jnp.argmax(logits, axis=1) != labels.astype(jnp.int32), dtype=logits.dtype)
-    # Written with a mask instead of an index: a batch of lanes does not become a scatter.
+    # A mask instead of an index, so that a batch of lanes does not become a scatter.
     chosen = labels[:, None].astype(jnp.int32) == jnp.arange(logits.shape[1])[None]
     loss = jax.nn.logsumexp(logits, axis=1) - jnp.where(chosen, logits, 0).sum(axis=1)
     if what == "capped":
@@ -28,5 +28,5 @@ def mean_loss(
 
 
 def cap(classes: int) -> float:
-    """Return the largest loss of an example where losses are capped: 1.5 times that of guessing."""
+    """Return the cap of an example's loss, which is 1.5 times the loss of guessing."""
     return 1.5 * math.log(classes)

@@ -1,6 +1,6 @@
-"""A network that is applied to every parameter of a model: the work of a learned optimizer.
+"""The network of a learned optimizer, which is applied to every parameter of a model.
 
-Here it is in plain JAX; the two kernels for GPUs in `kernels.network` keep activations out of
+This module is in plain JAX. The two kernels for GPUs in `kernels.network` keep activations out of
 memory.
 """
 
@@ -17,18 +17,18 @@ ROWS = MEANS + 2
 
 
 class Network(NamedTuple):
-    """Shape of a network whose weights lie in one vector: each layer's matrix, then its bias."""
+    """The shape of a network with its weights in one vector: each layer's matrix, then its bias."""
 
     sizes: tuple[int, ...]
-    """Inputs, hidden layers, outputs."""
+    """The sizes of the inputs, the hidden layers and the outputs."""
 
     @property
     def size(self) -> int:
-        """Number of weights."""
+        """The number of weights."""
         return sum(n * (m + 1) for m, n in zip(self.sizes, self.sizes[1:], strict=False))
 
     def offsets(self) -> list[tuple[int, int]]:
-        """List where each layer's matrix and bias begin."""
+        """List the offsets of each layer's matrix and bias."""
         starts, at = [], 0
         for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
             starts.append((at, at + inputs * outputs))
@@ -54,10 +54,11 @@ class Inputs(NamedTuple):
     time: Float[Array, " times"]
     """Features of the step number, which all parameters share."""
     grad: Float[Array, " size"]
-    """The gradient by all tensors of the model, concatenated."""
+    """The gradient with respect to all tensors of the model, concatenated."""
     param: Float[Array, " size"]
+    """The parameters of the model, concatenated."""
     means: Float[Array, "6 size"]
-    """Running means of the gradient, up to the last step."""
+    """The running means of the gradient, up to the last step."""
 
 
 Result = tuple[Float[Array, " size"], Float[Array, "6 size"]]
@@ -66,17 +67,17 @@ Result = tuple[Float[Array, " size"], Float[Array, "6 size"]]
 def plain_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
-    """Compute `network_step` in plain JAX: the reference."""
+    """Compute `network_step` in plain JAX, as the reference for the kernels."""
     dtype = inputs.means.dtype
     decays = jnp.asarray(DECAYS, dtype)[:, None]
-    # Subtracted before it is rounded: little is left of one minus 0.9999 in single precision.
+    # Subtract before rounding: in single precision, 1 - 0.9999 would lose most of its digits.
     rest = jnp.asarray([1 - decay for decay in DECAYS], dtype)[:, None]
     means = decays * inputs.means + rest * inputs.grad[None]
     rows = jnp.concatenate([means, inputs.grad[None], inputs.param[None]])
     parts = jnp.split(rows, np.cumsum(tensors)[:-1], axis=1)
     scaled = [x * jax.lax.rsqrt(1e-5 + jnp.mean(x**2, axis=1, keepdims=True)) for x in parts]
     (first, bias), *others = network.layers(theta)
-    # What the time contributes to the first layer is the same for every parameter.
+    # The time contributes the same to the first layer for every parameter.
     layers = [(first[:ROWS], bias + inputs.time @ first[ROWS:]), *others]
     x = jnp.concatenate(scaled, axis=1).T
     for i, (weight, bias) in enumerate(layers):
@@ -92,7 +93,7 @@ def parameter_change(direction: Array, magnitude: Array) -> Array:
 
 
 def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
-    """Tell if the kernels apply: single precision, and hidden widths that are powers of two."""
+    """Return true if the kernels apply: single precision, hidden widths that are powers of two."""
     return all(array.dtype == jnp.float32 for array in (theta, *inputs)) and all(
         16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
     )

@@ -25,17 +25,19 @@ class LearnableOptimizer(eqx.Module):
     A subclass defines the initial `theta`, the accumulators that are carried from step to step,
     and the step itself. Settings that are not learned are fields.
 
-    ```python
-    class SignDescent(LearnableOptimizer):
-        def initial_theta(self, key):
-            return {"log_lr": jnp.log(0.01)}
+    Example:
+        ```python
+        class SignDescent(LearnableOptimizer):
+            def initial_theta(self, key):
+                return {"log_lr": jnp.log(0.01)}
 
-        def init(self, params):
-            return ()
+            def init(self, params):
+                return ()
 
-        def update(self, theta, grads, state, params, t):
-            return jax.tree.map(lambda g: -jnp.exp(theta["log_lr"]) * jnp.sign(g), grads), state
-    ```
+            def update(self, theta, grads, state, params, t):
+                rate = jnp.exp(theta["log_lr"])
+                return jax.tree.map(lambda g: -rate * jnp.sign(g), grads), state
+        ```
     """
 
     @abc.abstractmethod
@@ -50,27 +52,35 @@ class LearnableOptimizer(eqx.Module):
     def update(
         self, theta: Theta, grads: Params, state: PyTree, params: Params, t: Int[Array, ""]
     ) -> tuple[Params, PyTree]:
-        """Make one step.
+        """Make one step of training.
 
-        **Arguments:**
+        Args:
+            theta: The optimizer's own parameters.
+            grads: The gradient of the model's loss.
+            state: The accumulators from `init` or from the last `update`.
+            params: The parameters of the model.
+            t: The number of steps already made.
 
-        - `theta`: the optimizer's own parameters.
-        - `grads`, `params`: of the model that is trained.
-        - `state`: the accumulators that `init` or the last `update` returned.
-        - `t`: the number of steps already made.
-
-        **Returns:** the change to add to `params`, and the new accumulators.
+        Returns:
+            The change to add to `params`, and the new accumulators.
         """
 
     def as_optax(self, theta: Theta) -> optax.GradientTransformation:
-        """Return this optimizer with these parameters, for use with optax on any model.
+        """Return this optimizer with the given parameters, for use with optax on any model.
 
-        ```python
-        optimizer = PerParameterMLP().as_optax(theta)
-        state = optimizer.init(params)
-        updates, state = optimizer.update(grads, state, params)
-        params = optax.apply_updates(params, updates)
-        ```
+        Args:
+            theta: The optimizer's parameters.
+
+        Returns:
+            An optax optimizer, whose `update` needs the model's parameters.
+
+        Example:
+            ```python
+            optimizer = PerParameterMLP().as_optax(theta)
+            state = optimizer.init(params)
+            updates, state = optimizer.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+            ```
         """
 
         def init(params):
@@ -98,14 +108,10 @@ class OptaxState(NamedTuple):
 
 
 class SGD(LearnableOptimizer):
-    r"""Gradient descent, $p \leftarrow p - e^{\theta} g$: the learning rate is learned.
-
-    **Arguments:**
-
-    - `lr`: the learning rate to start from.
-    """
+    r"""Gradient descent, $p \leftarrow p - e^{\theta} g$, with a learned learning rate."""
 
     lr: float = eqx.field(static=True, default=0.1)
+    """The initial learning rate."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {"log_lr": jnp.asarray(math.log(self.lr))}
@@ -120,15 +126,13 @@ class SGD(LearnableOptimizer):
 class Momentum(LearnableOptimizer):
     r"""Gradient descent with momentum, $m \leftarrow \beta m + g$, $p \leftarrow p - \eta m$.
 
-    Learned are $\ln \eta$ and $\operatorname{logit} \beta$.
-
-    **Arguments:**
-
-    - `lr`, `decay`: $\eta$ and $\beta$ to start from.
+    The learned parameters are $\ln \eta$ and $\operatorname{logit} \beta$.
     """
 
     lr: float = eqx.field(static=True, default=0.01)
+    r"""The initial $\eta$."""
     decay: float = eqx.field(static=True, default=0.9)
+    r"""The initial $\beta$."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {
@@ -146,18 +150,22 @@ class Momentum(LearnableOptimizer):
 
 
 class Adam(LearnableOptimizer):
-    r"""Adam with bias correction; learned are $\ln \eta$ and the logits of $\beta_1, \beta_2$.
+    r"""Adam with bias correction.
 
-    **Arguments:**
+    The learned parameters are $\ln \eta$ and the logits of $\beta_1, \beta_2$.
 
-    - `lr`, `decay1`, `decay2`: $\eta, \beta_1, \beta_2$ to start from.
-    - `eps`: added to the root of the second moment; not learned.
+    Reference:
+        Kingma and Ba, *Adam: a method for stochastic optimization*, ICLR 2015.
     """
 
     lr: float = eqx.field(static=True, default=0.001)
+    r"""The initial $\eta$."""
     decay1: float = eqx.field(static=True, default=0.9)
+    r"""The initial $\beta_1$."""
     decay2: float = eqx.field(static=True, default=0.999)
+    r"""The initial $\beta_2$."""
     eps: float = eqx.field(static=True, default=1e-8)
+    """A constant added to the square root of the second moment; it is not learned."""
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         return {
@@ -174,7 +182,7 @@ class Adam(LearnableOptimizer):
         decay1 = jax.nn.sigmoid(theta["logit_decay1"])
         decay2 = jax.nn.sigmoid(theta["logit_decay2"])
         count = (t + 1).astype(decay1.dtype)
-        # From one minus the decay: of a decay near one little would be left in single precision.
+        # From 1 - decay, because a decay near 1 has few digits left in single precision.
         correction1 = -jnp.expm1(count * jnp.log1p(-jax.nn.sigmoid(-theta["logit_decay1"])))
         correction2 = -jnp.expm1(count * jnp.log1p(-jax.nn.sigmoid(-theta["logit_decay2"])))
         rate = jnp.exp(theta["log_lr"]) / correction1
@@ -194,25 +202,27 @@ class Adam(LearnableOptimizer):
 
 
 class PerParameterMLP(LearnableOptimizer):
-    r"""A small network that sees one parameter at a time and says how to change it.
+    r"""A small network that is applied to each parameter of the model and computes its change.
 
-    Its inputs are, for every parameter of the model: six running means of the gradient with
-    decays 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, the gradient and the parameter's value, these eight
-    each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$; and eleven
-    $\tanh(t/s - 1)$ of the step $t$, for $s = 1, 3, 10, \dots, 100{,}000$. Its outputs $a, b$
-    make the step $p \leftarrow p - 0.001\, a\, e^{0.001 b}$.
+    For every parameter of the model, its inputs are six running means of the gradient with decays
+    0.1, 0.5, 0.9, 0.99, 0.999 and 0.9999, the gradient, and the parameter's value. These eight are
+    each divided by $\sqrt{10^{-5} + \text{mean square over the tensor}}$. Further inputs are eleven
+    values $\tanh(t/s - 1)$ of the step $t$, for $s = 1, 3, 10, \dots, 100{,}000$. Its outputs
+    $a, b$ give the step $p \leftarrow p - 0.001\, a\, e^{0.001 b}$.
 
-    **Arguments:**
+    Raises:
+        ValueError: If `width` or `depth` is less than 1.
 
-    - `width`, `depth`: of its hidden layers, with ReLU. The defaults have 1,762 parameters;
-        `width=128` has 19,330.
-
-    **Reference:** Metz et al., *Understanding and correcting pathologies in the training of
-    learned optimizers*, ICML 2019; section [exp:lopt] of Li et al., NeurIPS 2023.
+    Reference:
+        Metz et al., *Understanding and correcting pathologies in the training of learned
+        optimizers*, ICML 2019; Li et al., NeurIPS 2023, Section 5.2.
     """
 
     width: int = eqx.field(static=True, default=32)
+    """The width of the hidden layers, which have ReLU. The defaults have 1,762 parameters;
+    `width=128` has 19,330."""
     depth: int = eqx.field(static=True, default=2)
+    """The number of hidden layers."""
 
     def __check_init__(self):
         if self.width < 1 or self.depth < 1:
@@ -222,7 +232,7 @@ class PerParameterMLP(LearnableOptimizer):
 
     @property
     def network(self) -> Network:
-        """The shape of the network, and how its weights lie in `theta`."""
+        """The shape of the network, and the layout of its weights in `theta`."""
         return Network((ROWS + len(_TIMES), *[self.width] * self.depth, 2))
 
     def initial_theta(self, key: Key[Array, ""]) -> Float[Array, " d"]:
@@ -230,7 +240,7 @@ class PerParameterMLP(LearnableOptimizer):
         keys = jax.random.split(key, self.depth + 1)
         for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
             theta += [initial_weight(k, (inputs * outputs,), inputs), jnp.zeros(outputs)]
-        # One vector: what estimators and optimizers do to it is then one kernel, not six.
+        # In one vector, estimators and optimizers update it with one kernel instead of six.
         return jnp.concatenate(theta)
 
     def init(self, params: Params) -> Float[Array, "6 size"]:

@@ -1,4 +1,4 @@
-"""The system: a model in training, whose optimizer is learned."""
+"""The system of a learned optimizer: a model that the optimizer trains."""
 
 from typing import Any, NamedTuple
 
@@ -21,12 +21,13 @@ class Training(NamedTuple):
     """A model in training."""
 
     params: Params
+    """The parameters of the model."""
     accumulators: PyTree
-    """State of the model's optimizer."""
+    """The state of the model's optimizer."""
 
 
 def _with_stored_names(training: Training) -> tuple[tuple[tuple[GetAttrKey, Any], ...], None]:
-    # Checkpoints identify arrays by these names, so they stay those of the first version.
+    # Checkpoints identify arrays by these names, so the names of the first version are kept.
     return tuple(zip(map(GetAttrKey, ("params", "memory")), training, strict=True)), None
 
 
@@ -36,29 +37,33 @@ jax.tree_util.register_pytree_with_keys(
 
 
 class LearnedOptimizerSystem(System):
-    r"""A model trained for `horizon` steps by an optimizer with parameters $\theta$.
+    r"""A model that an optimizer with parameters $\theta$ trains for `horizon` steps.
 
-    One step takes a batch, computes the gradient of the task's loss, lets the optimizer change
-    the model, and computes the outer loss of the *changed* model on another batch: that is $L_t$.
+    One step takes a batch, computes the gradient of the task's loss, lets the optimizer change the
+    model, and computes the outer loss of the *changed* model on another batch. That loss is $L_t$.
 
-    ```python
-    from nres.systems import learned_optimizer
+    Args:
+        task: The model to train and its data; by default, the paper's perceptron on Fashion-MNIST.
+        optimizer: The optimizer to learn; `PerParameterMLP()` by default.
+        horizon: T, the number of steps for which a model is trained.
+        sequence: `"fixed"` uses the same initial model and sequence of batches in all episodes;
+            `"random"` draws new ones in every episode.
+        key: The random key of a fixed sequence; `jax.random.key(0)` by default.
 
-    system = learned_optimizer.LearnedOptimizerSystem()     # Fashion-MNIST, T = 1000
-    theta = system.initial_theta(jax.random.key(0))         # 1,762 numbers
-    estimator = nres.NRES(system, workers=100, window=1, sigma=0.01)
-    ```
+    Raises:
+        ValueError: If `sequence` is neither of these, or the horizon is not positive.
 
-    **Arguments:**
+    Example:
+        ```python
+        from nres.systems import learned_optimizer
 
-    - `task`: the model to train and its data; the paper's perceptron on Fashion-MNIST by default.
-    - `optimizer`: a `LearnableOptimizer`; `PerParameterMLP()` by default.
-    - `horizon`: T, the number of steps that a model is trained for.
-    - `sequence`: `"fixed"`: one initial model and one sequence of batches for all episodes;
-        `"random"`: others in every episode.
-    - `key`: the random key of a fixed sequence.
+        system = learned_optimizer.LearnedOptimizerSystem()     # Fashion-MNIST, T = 1000
+        theta = system.initial_theta(jax.random.key(0))         # 1,762 numbers
+        estimator = nres.NRES(system, workers=100, window=1, sigma=0.01)
+        ```
 
-    **Reference:** section [exp:lopt] of Li et al., NeurIPS 2023.
+    Reference:
+        Li et al., NeurIPS 2023, Section 5.2, *Meta-training learned optimizers*.
     """
 
     task: Task
@@ -67,7 +72,7 @@ class LearnedOptimizerSystem(System):
     start: Params | None
     """The initial model of a fixed sequence."""
     table: Int[Array, "horizon 2 batch"] | None
-    """The examples that each step of a fixed sequence trains and evaluates on."""
+    """The examples on which each step of a fixed sequence trains and evaluates."""
 
     def __init__(
         self,
@@ -121,17 +126,25 @@ class LearnedOptimizerSystem(System):
         return [jax.tree.map(lambda x, i=i: x[i], d) for d, i in zip(data, indices, strict=True)]
 
     def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, " horizon"]:
-        """Compute the outer loss of every step of one episode: the learning curve of the model."""
+        """Compute the model's learning curve: the outer loss of every step of one episode.
+
+        Args:
+            theta: The parameters of the optimizer.
+            key: A JAX random key.
+
+        Returns:
+            One loss per step.
+        """
         return _losses(self, theta, key)
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Compute the mean loss of an episode, and that of its last tenth."""
+        """Compute the mean loss of an episode, and the mean loss of its last tenth."""
         losses = self.losses(theta, key)
         return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
-        """The number of unroll steps in `metrics`: one episode."""
+        """The number of unroll steps in `metrics`, which is one episode."""
         return self.horizon
 
 

@@ -1,4 +1,4 @@
-"""Tasks of a learned optimizer: models and the data to train them on."""
+"""Tasks for learned optimizers: models and the data to train them on."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -29,29 +29,33 @@ Batch: TypeAlias = PyTree[Array | np.ndarray]
 class Task(eqx.Module):
     r"""A model, its loss and its data, for an optimizer to train.
 
-    ```python
-    def init(key):
-        return {"w": jnp.zeros(3)}
+    Args:
+        init: A function from a random key to the model's parameters, a pytree of floating-point
+            arrays.
+        loss: A function from parameters and a batch to a scalar, whose gradient the optimizer gets.
+        train: The training data, a pytree of arrays whose first axis numbers the examples.
+        evaluated_on: The data on which the outer loss is computed, in the same form; by default,
+            the training data.
+        outer_loss: A function from parameters and a batch of `evaluated_on` to the loss of the
+            optimizer itself, a scalar, differentiable or not; `loss` by default.
+        batch: The number of examples per batch.
+        gradient: A function from parameters and a batch to the gradient of `loss`;
+            `jax.grad(loss)` by default.
 
-    def loss(params, batch):
-        x, y = batch
-        return jnp.mean((x @ params["w"] - y) ** 2)
+    Raises:
+        ValueError: If the arrays of the data differ in length, or are shorter than a batch.
 
-    task = Task(init, loss, train=(x[:800], y[:800]), evaluated_on=(x[800:], y[800:]), batch=32)
-    ```
+    Example:
+        ```python
+        def init(key):
+            return {"w": jnp.zeros(3)}
 
-    **Arguments:**
+        def loss(params, batch):
+            x, y = batch
+            return jnp.mean((x @ params["w"] - y) ** 2)
 
-    - `init`: maps a random key to the model's parameters, a pytree of floating-point arrays.
-    - `loss`: maps parameters and a batch to a scalar, whose gradient the optimizer receives.
-    - `train`: the data, a pytree of arrays whose first axis numbers the examples.
-    - `evaluated_on`: the data that the outer loss is computed on, in the same form; the training
-        data by default.
-    - `outer_loss`: maps parameters and a batch of `evaluated_on` to the loss of the optimizer
-        itself, a scalar, differentiable or not; `loss` by default.
-    - `batch`: the number of examples per batch.
-    - `gradient`: maps parameters and a batch to the gradient of `loss`; `jax.grad(loss)` by
-        default.
+        task = Task(init, loss, train=(x[:800], y[:800]), evaluated_on=(x[800:], y[800:]), batch=32)
+        ```
     """
 
     init: Callable[[Key[Array, ""]], Params] = eqx.field(static=True)
@@ -83,7 +87,7 @@ class Task(eqx.Module):
             sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(data)}
             if len(sizes) != 1:
                 raise ValueError(
-                    f"{name} must be arrays with one example in each row, as many in all of them; "
+                    f"{name} must be arrays with one example in each row, and of the same length; "
                     f"got {sorted(sizes)} rows."
                 )
             if not 1 <= batch <= min(sizes):
@@ -94,7 +98,7 @@ class Task(eqx.Module):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of examples to train and to evaluate on."""
+        """The number of examples to train on, and to evaluate on."""
         train, evaluated_on = (jax.tree.leaves(x)[0] for x in (self.train, self.evaluated_on))
         return train.shape[0], evaluated_on.shape[0]
 
@@ -110,16 +114,21 @@ def classification(
 ) -> Task:
     r"""Make a task of classifying images, trained by cross-entropy on the first 80 % of them.
 
-    **Arguments:**
+    Args:
+        init: A function from a random key to the model's parameters.
+        apply: A function from parameters and images, with pixels from 0 to 1, to logits.
+        data: The images in bytes, and their labels.
+        batch: The number of examples per batch.
+        outer_loss: The loss of the optimizer itself: `"cross-entropy"`; `"capped"`, the
+            cross-entropy of each example but at most $1.5 \ln 10$ (for ten classes); or
+            `"accuracy"`, the fraction of misclassified examples, which has no gradient.
+        evaluated_on: `"validation"`, the last 20 % of the images, or `"train"`.
 
-    - `init`, `apply`: the model; `apply` maps parameters and images, with pixels from 0 to 1, to
-        logits.
-    - `data`: images in bytes, and labels.
-    - `batch`: the number of examples per batch.
-    - `outer_loss`: the loss of the optimizer itself: `"cross-entropy"`; `"capped"`, the
-        cross-entropy of each example but at most $1.5 \ln 10$ (of ten classes); or `"accuracy"`,
-        the fraction of examples misclassified, which has no gradient.
-    - `evaluated_on`: `"validation"`, the last 20 % of the images, or `"train"`.
+    Returns:
+        The task.
+
+    Raises:
+        ValueError: If `outer_loss` or `evaluated_on` is none of these.
     """
     return _classification(
         init, functools.partial(mean_loss, apply), None, data, batch, outer_loss, evaluated_on
@@ -135,7 +144,7 @@ def _classification(
     outer_loss: str,
     evaluated_on: str,
 ) -> Task:
-    """Make the task from `loss(what, params, batch)` and perhaps a fast gradient of it."""
+    """Make the task from `loss(what, params, batch)` and optionally a fast gradient of it."""
     if outer_loss not in LOSSES:
         raise ValueError(f"outer_loss must be one of {', '.join(LOSSES)}; got {outer_loss!r}.")
     if evaluated_on not in ("validation", "train"):
@@ -153,7 +162,7 @@ def _classification(
     )
 
 
-# Options that earlier versions recorded in run folders, and their names now.
+# Options that earlier versions recorded in run folders, with their current names.
 _OLD_NAMES = {"judge": "outer_loss", "judged_on": "evaluated_on"}
 
 
@@ -177,17 +186,22 @@ def fashion_mnist_task(
     outer_loss: str = "cross-entropy",
     evaluated_on: str = "validation",
 ) -> Task:
-    """Make a task of Fashion-MNIST and a perceptron with GeLU, by default the paper's.
+    """Make a task of Fashion-MNIST and a perceptron with GeLU; the defaults are the paper's.
 
-    **Arguments:**
+    Args:
+        hidden: The sizes of the hidden layers.
+        size: The width of the images: 8 (part of the package) or 28 (read from disk, see
+            `nres.data`).
+        data_dir: The folder of the original files; by default, the usual folders are searched.
+        batch: The number of examples per batch.
+        outer_loss: The loss of the optimizer itself, as for `classification`.
+        evaluated_on: `"validation"` or `"train"`, as for `classification`.
 
-    - `hidden`: the sizes of the hidden layers.
-    - `size`: of the images, 8 (in the package) or 28 (found on disk, see `nres.data`).
-    - `data_dir`: where to look for the original files.
-    - `batch`, `outer_loss`, `evaluated_on`: as for `classification`.
+    Returns:
+        The task.
     """
     if not isinstance(hidden, Sequence) or not all(isinstance(n, int) and n > 0 for n in hidden):
-        raise ValueError(f"hidden must be a list of sizes such as [32, 32], got {hidden!r}.")
+        raise ValueError(f"hidden must be a list of sizes, for example [32, 32]; got {hidden!r}.")
     data = fashion_mnist(size, data_dir=data_dir)
     init = functools.partial(init_dense, (size * size, *hidden, 10))
     return _classification(init, dense_loss, dense_gradient, data, batch, outer_loss, evaluated_on)
@@ -203,13 +217,19 @@ def cifar10_task(
     outer_loss: str = "capped",
     evaluated_on: str = "validation",
 ) -> Task:
-    """Make a task of CIFAR-10 and a small convolutional network, by default the paper's.
+    """Make a task of CIFAR-10 and a small convolutional network; the defaults are the paper's.
 
-    **Arguments:**
+    Args:
+        blocks: The number of blocks, from 1 to 5. Each is a 3 x 3 convolution, ReLU and 2 x 2
+            average pooling.
+        channels: The number of channels of each convolution.
+        data_dir: The folder of the files; by default, the usual folders are searched.
+        batch: The number of examples per batch.
+        outer_loss: The loss of the optimizer itself, as for `classification`.
+        evaluated_on: `"validation"` or `"train"`, as for `classification`.
 
-    - `blocks`, `channels`: each block is a 3 x 3 convolution, ReLU and 2 x 2 average pooling.
-    - `data_dir`: where to look for the files, see `nres.data`.
-    - `batch`, `outer_loss`, `evaluated_on`: as for `classification`.
+    Returns:
+        The task.
     """
     if not 1 <= blocks <= 5:
         raise ValueError(f"blocks must be from 1 to 5, got {blocks}: each halves the 32 pixels.")
@@ -225,7 +245,7 @@ def cifar10_task(
 def index_table(
     key: Key[Array, ""], steps: int, sizes: tuple[int, int], batch: int
 ) -> Int[np.ndarray, "steps 2 batch"]:
-    """Draw the examples that each step trains and evaluates on, without repeats in a batch."""
+    """Draw the examples on which each step trains and evaluates, without repeats in a batch."""
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     return np.array(
         [[generator.choice(n, batch, replace=False) for n in sizes] for _ in range(steps)],

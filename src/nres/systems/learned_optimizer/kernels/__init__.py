@@ -1,1 +1,1 @@
-"""Kernels for NVIDIA GPUs, imported where they are used: Pallas takes a while to import."""
+"""Kernels for NVIDIA GPUs, imported where they are used, because importing Pallas is slow."""

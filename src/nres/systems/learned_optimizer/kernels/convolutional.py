@@ -21,14 +21,14 @@ from nres.systems.learned_optimizer.fusing import (
     relu,
 )
 
-# Pixels of a result per program, and its warps.
+# The number of result pixels per program, and of its warps.
 PIXELS, WARPS = 64, 4
-# Pixels that a program adds up per iteration, its iterations, and its warps.
+# The number of pixels that a program adds up per iteration, of its iterations, and of its warps.
 ADDED, TIMES, ADDING_WARPS = 32, 4, 1
-# Numbers of a patch that are multiplied at a time.
+# The number of elements of a patch that are multiplied at a time.
 CHUNK = 32
-# Type of the recorded signs of what goes into a ReLU. A byte would do, but kernels index an array
-# of more than 2^31 bytes with too few bits.
+# The type of the recorded signs of a ReLU's inputs. A byte would suffice, but kernels index an
+# array of more than 2^31 bytes with too few bits.
 SIGN = jnp.int16
 
 
@@ -40,7 +40,7 @@ def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
 
 @derivatives_of(plain_gradient)
 def fused_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute `convolutional_gradient` with kernels; its derivatives are `plain_gradient`'s."""
+    """Compute `convolutional_gradient` with kernels; derivatives are those of `plain_gradient`."""
     return jax.grad(functools.partial(block_loss, fused_block, "cross-entropy"))(params, batch)
 
 
@@ -51,7 +51,7 @@ def fused_block(x, weight, bias):
 
 
 def _block(x, weight, bias, *, signs: bool):
-    """Compute the block and, where wanted, which numbers its ReLU lets through."""
+    """Compute the block and, with `signs`, a mask of the numbers that its ReLU lets through."""
     n, height, width, _ = x.shape
     channels = weight.shape[-1]
     size = n * height * width * channels
@@ -154,7 +154,7 @@ def _weight_kernel(x, grad, positive, of_weight, of_bias, *, shape, channels, pr
 
     def add(time, totals):
         _, (image, row, column) = _pixels(part * TIMES + time, ADDED, height, width)
-        # Channel by pixel, as it is multiplied: to transpose it later would take longer.
+        # Channel by pixel, as the product needs it: transposing it later would take longer.
         of_value = _before_pooling(
             grad, positive, shape, channels, image.T, row.T, column.T, channel, there
         )
@@ -198,7 +198,7 @@ def _patch(x, shape, image, row, column, first):
 
 
 def _before_pooling(grad, positive, shape, channels, image, row, column, channel, there):
-    """Compute the gradient by the input of the ReLU, with zeros outside the image."""
+    """Compute the gradient with respect to the ReLU's input, with zeros outside the image."""
     images, height, width, _ = shape
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
     pixel = (image * height + row) * width + column
@@ -211,7 +211,7 @@ def _before_pooling(grad, positive, shape, channels, image, row, column, channel
 def _places(first, inputs: int):
     """Return row, column and channel of a chunk of 3 x 3 pixels, and a mask of those that exist.
 
-    Row and column are scalars where the whole chunk shares them.
+    Row and column are scalars if the whole chunk shares them.
     """
     if inputs % CHUNK == 0:
         shift, channel = _divide(first, inputs)
@@ -248,7 +248,7 @@ def _load(ref, at, mask):
 
 
 def _store(ref, at, value, mask):
-    if interpreted():  # where it would write back what was in the masked places
+    if interpreted():  # the interpreter would write back the old values at masked positions
         at = jnp.where(mask, at, ref.size)
     triton.store(ref.at[at], value, mask=jnp.broadcast_to(mask, at.shape))
 

@@ -1,7 +1,7 @@
 """The loss and the gradient of a perceptron, each as one kernel.
 
-The models that learned optimizers are trained on are so small that a GPU spends most of their
-time starting kernels. Here one program computes everything for one model and one batch.
+The models that learned optimizers train are so small that a GPU would spend most of the time
+starting kernels. Here one program computes everything for one model and one batch.
 """
 
 import functools
@@ -69,7 +69,7 @@ def _loss_kernel(images, labels, *refs, structure, what):
 
 
 def _loss(images, labels, leaves, structure, what):
-    """Return the loss as a function of parameters, and these, padded to powers of two."""
+    """Return the loss as a function of parameters, and the parameters padded to powers of two."""
     params = jax.tree.unflatten(structure, [_padded(ref) for ref in leaves])
     classes = leaves[-1].shape[-1]
     pixels = _padded(images).astype(jnp.float32) / 255

@@ -60,9 +60,9 @@ def fused_step(
     return change, means
 
 
-# Parameters that a program of the first kernel reads per iteration, and its warps.
+# The number of parameters that a program of the first kernel reads per iteration, and of its warps.
 MEASURED, MEASURE_WARPS = 512, 4
-# Parameters per iteration, warps and iterations of the second: for narrow and wide networks.
+# Parameters per iteration, warps and iterations of the second kernel, for narrow and wide networks.
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
@@ -103,7 +103,7 @@ def _network_kernel(
     numbers = functools.partial(jnp.arange, dtype=jnp.int32)
 
     def rows(at, count, width, there):
-        """Load rows of a matrix, with zeros after the last that exists."""
+        """Load rows of a matrix, with zeros after the last existing row."""
         row, column = numbers(count)[:, None], numbers(width)[None, :]
         mask = (row < there) & (column < width)
         return triton.load(theta.at[at + row * width + column], mask=mask, other=0.0)
@@ -111,7 +111,7 @@ def _network_kernel(
     def vector(at, width):
         return theta[pl.ds(at, width)]
 
-    # Matrix units want at least sixteen inputs: those after the six are zeros.
+    # Matrix units need at least sixteen inputs: those after the six means are zeros.
     row = numbers(16)
     scale = triton.load(scales.at[tensor, row], mask=row < MEANS, other=0.0)
     first = rows(matrix, 16, hidden[0], MEANS) * scale[:, None]
