@@ -113,7 +113,7 @@ def test_a_simulator_is_the_same_as_without_ray(name, swimmers):
 
 @pytest.fixture(scope="module")
 def spirals(cluster):
-    placement, system = Ray(actors=2), nres.JaxPool(Spiral())
+    placement, system = Ray(actors=2), Spiral()
     yield lambda make, **options: make(system, placement=placement, **options)
     placement.close()
 

@@ -125,7 +125,7 @@ class Ray(Placement):
         if self._pool is None:
             self._started = self._start(self._portable_maker(pool))
             self._pool = pool
-        elif pool is not self._pool and self._make_pool is None:
+        elif self._make_pool is None and not eqx.tree_equal(pool, self._pool):
             raise ValueError(
                 f"these actors already serve {self.crew.name}: give the other pool its own "
                 "nres.placement.Ray."
@@ -242,7 +242,7 @@ class _Window:
         self.crew, self.what, self.parts = crew, what, parts
         # By value and without the pool, the estimator has a few hundred bytes.
         self.estimator = jax.device_get(eqx.tree_at(lambda e: e.pool, estimator, Detached()))
-        self.theta = crew.ray.put(jax.device_get(theta))
+        self._theta = theta
         words, episode, start, length = jax.device_get(
             (jax.random.key_data(workers.key), workers.episode, workers.start, length)
         )
@@ -251,6 +251,11 @@ class _Window:
         self.rows = Rows(words, generator, episode, start, length, None)
         self.sent: list[Sent] = []
         self.sent_at = 0.0
+
+    @functools.cached_property
+    def theta(self) -> Any:
+        """The parameters in Ray's object store, put there when the first request needs them."""
+        return self.crew.ray.put(jax.device_get(self._theta))
 
     def is_lost(self, i: int, shard: Shard) -> bool:
         return shard.ref is not None and shard.ref.actor is not self.crew.actors[i]
