@@ -1,4 +1,4 @@
-"""Figures of runs: one or several over time, and methods side by side."""
+"""Learning curves of runs, and comparisons of methods."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,14 +7,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from nres.figures.style import DISPLAY_NAMES, line_style, log_if_positive
+from nres.figures.style import DISPLAY_NAMES, line_style, log_if_positive, needs_log
 from nres.files import save_figure
 from nres.runs.compare import AXES, Curve
 from nres.runs.folder import Run
 
 
 def run_figure(runs: Sequence[Run], path: Path) -> None:
-    """Draw the loss and the evaluations of one or several runs, against updates and seconds."""
+    """Draw the training loss of runs, and the first number that their evaluations report.
+
+    Args:
+        runs: One or several runs.
+        path: File to write, with an ending that matplotlib knows.
+    """
     figure = Figure(figsize=(10, 6.4), layout="constrained")
     panels = figure.subplots(2, 2, sharey="row")
     for run in runs:
@@ -27,11 +32,9 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
             panels[0, column].plot(x[known], loss[known], lw=1.2, label=label)
             if evals:
                 known = np.isfinite(metrics[evals[0]])
-                panels[1, column].plot(
-                    x[known], metrics[evals[0]][known], ".-", lw=1.5, label=evals[0][5:]
-                )
+                panels[1, column].plot(x[known], metrics[evals[0]][known], ".-", lw=1.5)
                 panels[1, 0].set_ylabel(evals[0][5:].replace("_", " "))
-    panels[0, 0].set_ylabel("loss while training")
+    panels[0, 0].set_ylabel("training loss")
     for row in panels:
         row[0].set_xlabel("updates")
         row[1].set_xlabel("seconds of training")
@@ -43,14 +46,20 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
 
 
 def _plain_text(figure: Figure) -> Figure:
-    """Draw names as they are: a dollar sign in one is no formula."""
+    """Switch off formulas: the name of a run may contain dollar signs."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     return figure
 
 
 def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Path) -> None:
-    """Draw the evaluations of each method against each of the four axes, with bands over seeds."""
+    """Draw the evaluations of each method against each of the four `AXES`.
+
+    Args:
+        curves: Of each method, the curve against each axis, as `nres.runs.curves` returns them.
+        title: Label of the vertical axis.
+        path: File to write, with an ending that matplotlib knows.
+    """
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, len(AXES), sharey=True)
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
@@ -62,9 +71,17 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
                 curve.x, curve.low, curve.high, color=style["color"], alpha=0.15, lw=0
             )
         panel.set(xlabel=label)
-        panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
+        if needs_log([by_axis[axis].x[-1] for by_axis in curves.values()]):
+            panel.set_xscale("log")  # or the short runs would be squeezed into a corner
+        else:
+            panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         panel.grid(alpha=0.3)
     log_if_positive(panels[0])
     panels[0].set_ylabel(title)
+    every = [curve for by_axis in curves.values() for curve in by_axis.values()]
+    if any((curve.low < curve.high).any() for curve in every):
+        figure.suptitle(
+            "Lines: mean over seeds. Bands: from the lowest to the highest seed.", fontsize="medium"
+        )
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     save_figure(_plain_text(figure), path)
