@@ -41,7 +41,11 @@ def run_figure(runs: Sequence[Run], path: Path) -> None:
         for panel in row:
             log_if_positive(panel)
             panel.grid(alpha=0.3)
-    panels[0, 0].legend(fontsize="small")
+    if len(runs) == 1:
+        figure.suptitle(runs[0].path.name)
+    else:
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
     save_figure(_plain_text(figure), path)
 
 
@@ -63,16 +67,21 @@ def comparison_figure(curves: dict[str, dict[str, Curve]], title: str, path: Pat
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     panels = figure.subplots(1, len(AXES), sharey=True)
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
+        # A linear axis would squeeze short runs into a corner.
+        log = needs_log([by_axis[axis].x[-1] for by_axis in curves.values()])
         for method, by_axis in curves.items():
             curve = by_axis[axis]
             style = line_style(DISPLAY_NAMES[method])
-            panel.plot(curve.x, curve.mean, label=DISPLAY_NAMES[method], **style)
-            panel.fill_between(
-                curve.x, curve.low, curve.high, color=style["color"], alpha=0.15, lw=0
+            shown = (curve.x > 0) | (not log)
+            x, mean, low, high = (
+                part[shown] for part in (curve.x, curve.mean, curve.low, curve.high)
             )
+            panel.plot(x, mean, label=DISPLAY_NAMES[method], **style)
+            panel.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
         panel.set(xlabel=label)
-        if needs_log([by_axis[axis].x[-1] for by_axis in curves.values()]):
-            panel.set_xscale("log")  # or the short runs would be squeezed into a corner
+        if log:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
         else:
             panel.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
         panel.grid(alpha=0.3)

@@ -31,7 +31,12 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
         )
         panel.fill_between(k, low, high, color=colour, alpha=0.15, lw=0)
         panel.plot(
-            k, v, "o-", ms=4, color=colour, label=f"{update:,} updates" if update else "start"
+            k,
+            v,
+            "o-",
+            ms=4,
+            color=colour,
+            label=f"after {update:,} updates" if update else "at the start",
         )
     panel.set(
         xlabel="period K: number of steps that share one noise sample",
@@ -42,7 +47,7 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
     log_if_positive(panel)
     _plain_ticks(panel, sorted({row.period for some in rows.values() for row in some}))
     panel.grid(alpha=0.3)
-    figure.legend(loc="outside right center", title="measured after", frameon=False)
+    figure.legend(loc="outside right center", title="parameters", frameon=False)
     save_drawing(figure, path)
 
 
@@ -94,6 +99,7 @@ def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> 
     for panel in (effective, loss):
         panel.grid(alpha=0.3)
         panel.xaxis.set_major_formatter("{x:g}")
+    effective.yaxis.set_major_formatter("{x:g}")
     figure.legend(loc="outside right center", frameon=False)
     save_figure(figure, path)
 
