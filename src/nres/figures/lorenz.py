@@ -88,6 +88,8 @@ def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) ->
         # The first evaluation, at zero seconds, has no place on a logarithmic axis.
         seconds, loss = history.eval_seconds[1:], history.evals["test_loss"][1:]
         curves.plot(seconds, loss, label=name, **line_style(name))
+        # Without the dot, a method that was evaluated only once would be invisible.
+        curves.plot(seconds[-1:], loss[-1:], "o", color=COLOURS[name], ms=5)
     curves.set(
         xlabel="seconds of training",
         ylabel="test loss",

@@ -56,7 +56,8 @@ function points(run) {
   const xs = run.columns[state.axis], ys = run.columns[state.measure] ?? [];
   const finite = [...ys.keys()].filter((i) => Number.isFinite(ys[i]));
   const x = finite.map((i) => xs[i]), y = smoothed(finite.map((i) => ys[i]), state.smooth);
-  const visible = (_, i) => (!state.logX || x[i] > 0) && (!state.logY || y[i] > 0);
+  const { logX, logY } = state;
+  const visible = (_, i) => (!logX || x[i] > 0) && (!logY || y[i] > 0);
   return { x: x.filter(visible), y: y.filter(visible) };
 }
 

@@ -4,7 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,17 +42,18 @@ def default_title(runs: Sequence[Run]) -> str:
 def subtitle(runs: Sequence[Run], names: Sequence[str]) -> str:
     """Count the runs, or name the only one, and name the comparison that they belong to."""
     which = f"{len(runs)} runs" if len(runs) > 1 else f"Run {names[0]}"
-    folders = {run.path.resolve().parent for run in runs}
-    if len(folders) == 1 and (next(iter(folders)) / COMPARISON).is_file():
-        return f"{which} of the comparison {next(iter(folders)).name}"
-    return which
+    file = _comparison_file(runs)
+    if file is None or not file.is_file():
+        return which
+    return f"{which} of the comparison {file.parent.name}"
 
 
 def log_axes(metrics: Sequence[_Metrics], measures: Sequence[str]) -> dict[str, dict[str, bool]]:
-    """Decide which axes are logarithmic at first.
+    """Decide which axes of the chart are logarithmic by default.
 
-    The horizontal axis is if the shortest run would fill less than a tenth of a linear one; the
-    vertical axis is if the values span a factor of ten.
+    A horizontal axis is logarithmic if the longest run is at least ten times as long as the
+    shortest, which a linear axis would squeeze. A vertical axis is if its values are positive and
+    span a factor of ten.
     """
     values = {
         measure: [columns[measure] for columns in metrics if measure in columns]
@@ -167,13 +168,19 @@ def _headline(columns: _Metrics) -> str | None:
     return next((name for name in columns if name.startswith("eval/")), None)
 
 
+def _comparison_file(runs: Sequence[Run]) -> Path | None:
+    """Return the path that the summary of a comparison has, if all runs are in one folder."""
+    folders = {run.path.resolve().parent for run in runs}
+    return folders.pop() / COMPARISON if len(folders) == 1 else None
+
+
 def _recorded_level(runs: Sequence[Run]) -> float | None:
     """Return the level that `nres compare` recorded, if all runs belong to one comparison."""
-    folders = {run.path.parent for run in runs}
-    if len(folders) > 1:
+    file = _comparison_file(runs)
+    if file is None:
         return None
     try:
-        level = json.loads(read_plain(folders.pop() / COMPARISON, LARGEST_COMPARISON))["level"]
+        level = json.loads(read_plain(file, LARGEST_COMPARISON))["level"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None  # not a comparison, or not a finished one
     usable = isinstance(level, float) and math.isfinite(level)
