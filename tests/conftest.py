@@ -49,7 +49,7 @@ LONG = (
     "test_learned_optimizer.py",
     "test_commands.py",
     "test_reproduce.py",
-    "test_report.py",
+    "test_report_browser.py",
 )
 
 

@@ -19,7 +19,10 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="Write this HTML file.")] = Path(
         "report.html"
     ),
-    title: Annotated[str, typer.Option(help="Give the page this heading.")] = "Runs compared",
+    title: Annotated[
+        str | None,
+        typer.Option(help="Give the page this heading; by default the systems and methods."),
+    ] = None,
 ) -> None:
     """Write one HTML page about runs: interactive curves, sortable tables, settings, pictures.
 

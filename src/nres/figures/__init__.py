@@ -1,4 +1,4 @@
-"""Figures: functions that take results and write a file, and the style that all of them share."""
+"""Figures of results, each drawn by one function into a file, in a common style."""
 
 from nres.figures.lorenz import draw_surface as draw_surface
 from nres.figures.lorenz import lorenz_paths as lorenz_paths
@@ -10,6 +10,7 @@ from nres.figures.style import DASHED as DASHED
 from nres.figures.style import DISPLAY_NAMES as DISPLAY_NAMES
 from nres.figures.style import line_style as line_style
 from nres.figures.style import log_if_positive as log_if_positive
+from nres.figures.style import needs_log as needs_log
 from nres.figures.style import plain_numbers as plain_numbers
 from nres.figures.variance import advice_figure as advice_figure
 from nres.figures.variance import periods_figure as periods_figure

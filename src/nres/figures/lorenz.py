@@ -1,4 +1,4 @@
-"""Figures of Lorenz: its loss surface, and the paths that estimators take over it."""
+"""Loss surface of the Lorenz system, and the paths that methods take on it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from nres.evaluation import evaluate
@@ -16,6 +17,9 @@ from nres.figures.style import COLOURS, line_style
 from nres.files import save_figure
 from nres.systems import Lorenz
 from nres.training import TrainResult
+
+# Black lines have to stand out everywhere, so the surface is never darker than grey.
+_PALE = ListedColormap(colormaps["Greys"](np.linspace(0, 0.6, 256)))
 
 
 def loss_surface(
@@ -28,54 +32,75 @@ def loss_surface(
 
 @jax.jit
 def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, " points"]:
-    """Compute the training loss at each of some parameters."""
-    key = jax.random.key(0)  # nothing random: every episode is the same
+    """Compute the training loss at each of the given parameters."""
+    key = jax.random.key(0)  # the system draws no random numbers
     return jax.vmap(lambda theta: evaluate(system, theta, key).loss)(thetas)
 
 
 def draw_surface(
     panel: Axes, system: Lorenz, ln_r: np.ndarray, ln_a: np.ndarray, **style: Any
 ) -> Any:
-    """Draw the loss surface with the start and the truth; return the image, for a colour bar."""
+    """Draw the loss surface, the initial and the true parameters.
+
+    Args:
+        panel: The axes to draw on.
+        system: The system, of two parameters.
+        ln_r: Positions of the columns of the grid.
+        ln_a: Positions of its rows.
+        **style: Further arguments of matplotlib's `pcolormesh`.
+
+    Returns:
+        The image, which a colour bar needs.
+    """
     loss = np.asarray(loss_surface(system, ln_r, ln_a))
     image = panel.pcolormesh(
         ln_r, ln_a, loss, norm=LogNorm(), rasterized=True, shading="nearest", **style
     )
     style = {"ls": "", "mec": "black", "zorder": 5}
-    panel.plot(*system.initial_theta(), marker="s", color="white", ms=7, label="start", **style)
-    panel.plot(*system.truth, marker="*", color="#ffd700", ms=15, label="truth", **style)
+    panel.plot(
+        *system.initial_theta(),
+        marker="s",
+        color="white",
+        ms=7,
+        label="initial parameters",
+        **style,
+    )
+    panel.plot(*system.truth, marker="*", color="#ffd700", ms=15, label="true parameters", **style)
     panel.set(xlim=(ln_r[0], ln_r[-1]), ylim=(ln_a[0], ln_a[-1]), xlabel="ln r", ylabel="ln a")
     return image
 
 
 def lorenz_paths(system: Lorenz, results: dict[str, TrainResult], path: Path) -> None:
-    """Draw the path of each method on the loss surface, and its test loss against seconds."""
+    """Draw the path of each method on the loss surface, and its test loss over time."""
     figure = Figure(figsize=(12, 4.6), layout="constrained")
     surface, curves = figure.subplots(1, 2, width_ratios=[1.1, 1])
 
     ln_r, ln_a = np.linspace(3.0, 3.9, 240), np.linspace(1.9, 3.9, 240)
-    image = draw_surface(surface, system, ln_r, ln_a, cmap="Greys")
+    image = draw_surface(surface, system, ln_r, ln_a, cmap=_PALE)
     figure.colorbar(image, ax=surface, label="training loss")
     for name, result in results.items():
         evals = result.history.evals
         surface.plot(evals["ln_r"], evals["ln_a"], **line_style(name))
         surface.plot(evals["ln_r"][-1], evals["ln_a"][-1], "o", color=COLOURS[name], ms=6)
-    surface.set(title="Paths from the start (square) towards the truth (star)")
+    surface.set(title="Paths of the parameters")
     for name, result in results.items():
         history = result.history
-        # From the first evaluation after the start: a logarithm knows no zero.
+        # The first evaluation, at zero seconds, has no place on a logarithmic axis.
         seconds, loss = history.eval_seconds[1:], history.evals["test_loss"][1:]
         curves.plot(seconds, loss, label=name, **line_style(name))
+        # Without the dot, a method that was evaluated only once would be invisible.
+        curves.plot(seconds[-1:], loss[-1:], "o", color=COLOURS[name], ms=5)
     curves.set(
         xlabel="seconds of training",
         ylabel="test loss",
         xscale="log",
         yscale="log",
-        title="Loss over unseen initial states",
+        title="Test loss on unseen initial states",
     )
     ticks = [30, 40, 60, 100, 200, 300, 400]
     curves.set_yticks(ticks, map(str, ticks))
     curves.minorticks_off()
+    curves.xaxis.set_major_formatter("{x:g}")
     curves.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
     save_figure(figure, path)

@@ -1,5 +1,6 @@
-"""The style of all figures: a colour and a line for each method, and readable axes."""
+"""Common style of all figures: the colour and line of each method, and readable axes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import LogFormatter
 
-# Evolution strategies are drawn solid, methods that differentiate dashed.
+# Evolution strategies have solid lines; methods that differentiate have dashed lines.
 COLOURS = {
     "NRES": "#c8102e",
     "PES": "#0077bb",
@@ -24,12 +25,22 @@ DISPLAY_NAMES = {name.lower(): name for name in COLOURS}
 
 
 def line_style(name: str) -> dict[str, Any]:
-    """Return the colour and the line of a method, as matplotlib's keyword arguments."""
+    """Return the colour, dashes and width of a method's line, as keyword arguments of `plot`."""
     return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
 
 
+def needs_log(values: Sequence[float] | np.ndarray) -> bool:
+    """Tell whether numbers need a logarithmic axis.
+
+    They do if all finite ones are positive and the largest is at least ten times the smallest.
+    """
+    array = np.asarray(values, float)
+    finite = array[np.isfinite(array)]
+    return bool(finite.size and finite.min() > 0 and finite.max() >= 10 * finite.min())
+
+
 def log_if_positive(panel: Axes) -> None:
-    """Make the vertical axis logarithmic, if all that is drawn is positive."""
+    """Make the vertical axis logarithmic if all lines of the panel are positive."""
     values = [np.asarray(line.get_ydata(), float) for line in panel.lines]
     finite = np.concatenate([x[np.isfinite(x)] for x in values] or [np.zeros(0)])
     if finite.size and finite.min() > 0:
@@ -38,7 +49,7 @@ def log_if_positive(panel: Axes) -> None:
 
 
 def plain_numbers(axis: Axis, unit: str = "") -> None:
-    """Label a logarithmic axis with plain numbers, and enough of them."""
+    """Label a logarithmic axis with plain numbers (20, not 2×10¹), also between powers of ten."""
 
     class Plain(LogFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:

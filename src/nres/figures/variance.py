@@ -1,4 +1,4 @@
-"""Figures of the variance laboratory."""
+"""Figures of measured variances, and of the advice that follows from them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,13 @@ from nres.variance import Advice, Row, effective_updates
 
 
 def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) -> None:
-    """Draw total variance against the period, with one line for each entry of `rows`."""
+    """Draw the total variance against the noise-sharing period.
+
+    Args:
+        rows: Measurements, by the number of updates before them; each entry is one line.
+        title: Title of the figure.
+        path: File to write, without an ending: there will be a PNG and an SVG.
+    """
     figure = Figure(figsize=(7.2, 4.4), layout="constrained")
     panel = figure.subplots()
     for (update, sweep_rows), colour in zip(rows.items(), _shades(len(rows)), strict=True):
@@ -24,9 +30,16 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
             for name in ("variance", "low", "high")
         )
         panel.fill_between(k, low, high, color=colour, alpha=0.15, lw=0)
-        panel.plot(k, v, "o-", ms=4, color=colour, label=f"{update:,}" if update else "start")
+        panel.plot(
+            k,
+            v,
+            "o-",
+            ms=4,
+            color=colour,
+            label=f"after {update:,} updates" if update else "at the start",
+        )
     panel.set(
-        xlabel="period K: steps that share a noise",
+        xlabel="period K: number of steps that share one noise sample",
         ylabel="total variance of one worker's estimate",
         xscale="log",
         title=title,
@@ -34,14 +47,21 @@ def periods_figure(rows: Mapping[int, tuple[Row, ...]], title: str, path: Path) 
     log_if_positive(panel)
     _plain_ticks(panel, sorted({row.period for some in rows.values() for row in some}))
     panel.grid(alpha=0.3)
-    figure.legend(loc="outside right center", title="updates", frameon=False)
+    figure.legend(loc="outside right center", title="parameters", frameon=False)
     save_drawing(figure, path)
 
 
 def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> None:
-    """Draw what an advice rests on: the worth of updates, and the effect of a step on the loss."""
+    """Draw the measurements behind a recommendation.
+
+    Args:
+        advice: The recommendation of `nres.variance.advise`.
+        sequential: Number of sequential steps in the budget.
+        horizon: Number of steps T of an episode.
+        path: File to write, with an ending that matplotlib knows.
+    """
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    worth, loss = figure.subplots(1, 2)
+    effective, loss = figure.subplots(1, 2)
     gains = advice.gains
     for (sigma, gain), colour in zip(gains.items(), _shades(len(gains)), strict=True):
         rows = [r for r in advice.table.where(sigma=sigma).rows if r.period == horizon]
@@ -49,35 +69,43 @@ def advice_figure(advice: Advice, sequential: int, horizon: int, path: Path) -> 
             [effective_updates(row, sequential, horizon, gain.relative_curvature) for row in rows]
         )
         windows = np.array([row.window for row in rows])
-        worth.plot(windows[values > 0], values[values > 0], "o-", ms=4, color=colour)
+        effective.plot(windows[values > 0], values[values > 0], "o-", ms=4, color=colour)
         loss.errorbar(
-            sigma, gain.after, 2 * gain.stderr, fmt="o", color=colour, capsize=3, label=f"{sigma:g}"
+            sigma,
+            gain.after,
+            2 * gain.stderr,
+            fmt="o",
+            color=colour,
+            capsize=3,
+            label=f"sigma = {sigma:g}",
         )
     before = next(iter(gains.values())).before
-    loss.axhline(before, color="black", lw=0.8, ls=":", label="before")
-    worth.axvline(advice.window, color="black", lw=0.8, ls="--")
+    loss.axhline(before, color="black", lw=0.8, ls=":", label="before the step")
+    effective.axvline(advice.window, color="black", lw=0.8, ls="--", label="recommended")
     loss.axvline(advice.sigma, color="black", lw=0.8, ls="--")
-    worth.set(
-        xlabel="window W",
-        ylabel="noise-free updates that the budget is worth",
+    effective.set(
+        xlabel="window W: number of steps per update",
+        ylabel="equivalent number of noise-free updates",
         xscale="log",
         yscale="log",
-        title="How much gradients are worth",
+        title="Effective updates within the budget",
     )
     loss.set(
         xlabel="sigma",
-        ylabel="loss",
+        ylabel="loss, ± 2 standard errors",
         xscale="log",
-        title="After a step of length sigma along the gradient",
+        title="Loss after one step of length sigma",
     )
-    for panel in (worth, loss):
+    for panel in (effective, loss):
         panel.grid(alpha=0.3)
-    figure.legend(loc="outside right center", title="sigma", frameon=False)
+        panel.xaxis.set_major_formatter("{x:g}")
+    effective.yaxis.set_major_formatter("{x:g}")
+    figure.legend(loc="outside right center", frameon=False)
     save_figure(figure, path)
 
 
 def _shades(count: int) -> np.ndarray:
-    """Return colours in an order that the eye sees."""
+    """Return colours from light to dark."""
     return colormaps["viridis"](np.linspace(0.9, 0, count))
 
 

@@ -1,4 +1,4 @@
-"""A page that compares runs, in one self-contained file."""
+"""Self-contained HTML page that compares runs."""
 
 from nres.report.page import find_runs as find_runs
 from nres.report.page import write_report as write_report

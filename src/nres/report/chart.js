@@ -1,9 +1,9 @@
-// Curves of runs, drawn by uPlot, and the values under the pointer.
+// Draw the curves of runs with uPlot, and list the values under the pointer.
 
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 
-// Text of runs is only ever set as text: names and notes may hold anything.
+// Names and notes of runs may contain HTML, so this sets them as plain text only.
 function make(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
@@ -22,18 +22,25 @@ const runs = data.runs.map((run) => {
 });
 const methods = new Map(runs.map((run) => [run.method, runs.filter((other) => other.method === run.method)]));
 for (const group of methods.values()) {
-  // Seeds of a method differ in the strength of their colour.
+  // Runs of one method have the same colour, from strong to faint.
   group.forEach((run, i) => { run.alpha = 1 - (0.6 * i) / group.length; });
 }
 
 const measures = [...new Set(runs.flatMap((run) => Object.keys(run.columns)))]
   .filter((name) => !(name in data.axes))
   .sort((a, b) => b.startsWith("eval/") - a.startsWith("eval/"));
-const label = (measure) => measure.replace("eval/", "").replaceAll("_", " ");
-const state = { measure: measures[0], axis: "update", logX: false, logY: false, smooth: 1, seeds: "each" };
+const words = (measure) => measure.replace("eval/", "").replaceAll("_", " ");
+// Some systems also evaluate a "loss", which is not the one of the updates.
+const label = (measure) => ({ loss: "training loss", grad_norm: "gradient norm" }[measure] ?? words(measure));
+const state = {
+  measure: measures[0], axis: "update", smooth: 1, seeds: "each",
+  // The page suggests a kind of axis for everything it can show; the check boxes overrule it.
+  get logX() { return data.log.x[this.axis]; },
+  get logY() { return data.log.y[this.measure]; },
+};
 
 const dark = () => document.documentElement.dataset.theme === "dark";
-// Curves in the colour of ink are drawn in a light grey on a dark ground.
+// Black curves are light grey in the dark theme.
 const colour = (curve) => (curve.colour === "#222222" && dark() ? "#dddddd" : curve.colour);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
 
@@ -44,12 +51,13 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-/** The points of a run that its axes can show: evaluations are fewer than updates. */
+/** Return the points of a run that the axes can show. There are fewer evaluations than updates. */
 function points(run) {
   const xs = run.columns[state.axis], ys = run.columns[state.measure] ?? [];
   const finite = [...ys.keys()].filter((i) => Number.isFinite(ys[i]));
   const x = finite.map((i) => xs[i]), y = smoothed(finite.map((i) => ys[i]), state.smooth);
-  const visible = (_, i) => (!state.logX || x[i] > 0) && (!state.logY || y[i] > 0);
+  const { logX, logY } = state;
+  const visible = (_, i) => (!logX || x[i] > 0) && (!logY || y[i] > 0);
   return { x: x.filter(visible), y: y.filter(visible) };
 }
 
@@ -63,7 +71,7 @@ function smoothed(y, over) {
   });
 }
 
-/** The mean of a method's runs and the band between the least and the largest, where all have points. */
+/** Return the mean of a method's runs, their minimum and their maximum, where all runs have points. */
 function band(method, group) {
   const found = group.map(points).filter(({ x }) => x.length);
   const from = Math.max(...found.map(({ x }) => x[0])), to = Math.min(...found.map(({ x }) => x.at(-1)));
@@ -94,8 +102,8 @@ function visibleCurves() {
   });
 }
 
-/** An axis of uPlot. Its logarithmic scales have no ticks beyond 10^17, which losses may reach: so a
- *  logarithmic axis is a linear one of exponents. */
+/** Return an axis for uPlot. Its logarithmic scales have no ticks beyond 10^17, which losses may exceed, so
+ *  a logarithmic axis here is a linear axis of exponents. */
 function axis(text, log, options) {
   const values = (_, ticks) => ticks.map((value) => short(log ? 10 ** value : value));
   const line = { stroke: ink("--line"), width: 1 };
@@ -105,7 +113,7 @@ function axis(text, log, options) {
   };
 }
 
-/** Exponents to show: of powers of ten if there are several, else of round numbers. */
+/** Return the exponents to label: powers of ten if the axis spans several, otherwise round numbers. */
 function logTicks(_, __, low, high, increment) {
   const found = [];
   if (high - low >= 1) {
@@ -122,7 +130,7 @@ function logTicks(_, __, low, high, increment) {
   return found.filter((value) => value >= low && value <= high);
 }
 
-/** Put tables on a common x, which uPlot wants: its own `join` takes seconds for 200,000 points. */
+/** Bring tables to the common x that uPlot needs. Its own `join` takes seconds for 200,000 points. */
 function aligned(tables) {
   const x = Float64Array.from(tables.flatMap((table) => table[0])).sort().filter((value, i, all) => value !== all[i - 1]);
   const columns = tables.flatMap(([xs, ...many]) => many.map((ys) => {
@@ -137,7 +145,7 @@ function aligned(tables) {
 
 let plot = null, curves = [], zoomed = false;
 
-/** Draw everything anew: uPlot takes scales and series only when it is made. */
+/** Draw a new chart: uPlot cannot change its scales and series later. */
 function draw({ keepRange = true } = {}) {
   const before = zoomed && keepRange ? { min: plot.scales.x.min, max: plot.scales.x.max } : null;
   plot?.destroy();
@@ -148,7 +156,7 @@ function draw({ keepRange = true } = {}) {
     const stroke = colour(curve);
     curve.series = series.length;
     series.push({
-      // Browsers draw hairlines much faster, which matters where points outnumber pixels.
+      // Browsers draw thin lines much faster, which matters for thousands of points.
       stroke, alpha: curve.alpha, width: curve.x.length > 2000 ? 1 : 1.6, dash: curve.dashed ? [6, 3] : [],
       points: curve.x.length === 1 ? { show: true } : {},
     });
@@ -194,7 +202,7 @@ function swatch(curve) {
   return line;
 }
 
-/** List the values of all curves at the pointer, the least first. */
+/** List the values of all curves at the pointer, the lowest first. */
 function showValues({ cursor, data: columns, over }) {
   const tip = byId("tip"), most = 20;
   tip.hidden = cursor.left < 0 || cursor.idx === null;
@@ -213,7 +221,7 @@ function showValues({ cursor, data: columns, over }) {
   tip.style.right = onLeft ? `${byId("chart").clientWidth - x + 12}px` : "";
 }
 
-/** Save the chart as a picture, with a line for each curve below it. */
+/** Save the chart as a picture, with a legend below it. */
 function savePicture() {
   const chart = plot.ctx.canvas, ratio = chart.width / plot.width, line = 20 * ratio;
   const canvas = make("canvas", { width: chart.width, height: chart.height + line * (curves.length + 0.5) });

@@ -1,4 +1,4 @@
-// The controls of the chart: what it shows, and which runs.
+// Connect the legend and the controls with the chart.
 
 function legend() {
   const key = (text, some, kind) => {
@@ -21,22 +21,27 @@ function legend() {
   }));
 }
 
+function showScales() {
+  byId("log-x").checked = state.logX;
+  byId("log-y").checked = state.logY;
+}
+
 function listen() {
   const choose = (id, change, keepRange = true) => byId(id).addEventListener("change", (event) => {
     change(event.target);
     draw({ keepRange });
   });
-  choose("measure", (e) => { state.measure = e.value; });
-  // A range on one axis means nothing on another.
-  choose("axis", (e) => { state.axis = e.value; }, false);
-  choose("log-x", (e) => { state.logX = e.checked; }, false);
-  choose("log-y", (e) => { state.logY = e.checked; });
+  choose("measure", (e) => { state.measure = e.value; showScales(); });
+  // A zoom range of one axis means nothing on another.
+  choose("axis", (e) => { state.axis = e.value; showScales(); }, false);
+  choose("log-x", (e) => { data.log.x[state.axis] = e.checked; }, false);
+  choose("log-y", (e) => { data.log.y[state.measure] = e.checked; });
   choose("smooth", (e) => { state.smooth = Number(e.value); });
   choose("seeds", (e) => { state.seeds = e.value; });
   byId("reset").addEventListener("click", showAll);
   byId("picture").addEventListener("click", savePicture);
   byId("chart").addEventListener("keydown", (event) => { if (event.key === "Escape") showAll(); });
-  // uPlot listens to mice alone, so fingers act as one. It ignores a mouse that does not move.
+  // uPlot listens to the mouse only, so touches are passed on as mouse events. It ignores those without movement.
   for (const kind of ["down", "move", "up"]) {
     byId("chart").addEventListener(`pointer${kind}`, ({ pointerType, clientX, clientY }) => {
       if (pointerType !== "touch") return;

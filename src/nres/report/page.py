@@ -1,4 +1,4 @@
-"""Collect the metrics and files of runs, and write one HTML page that needs no network."""
+"""Write the metrics, settings and pictures of runs into one HTML page that works offline."""
 
 import base64
 import json
@@ -12,10 +12,11 @@ import numpy as np
 
 from nres.figures import COLOURS, DASHED, DISPLAY_NAMES
 from nres.files import finite, read_plain, replacing
+from nres.report.summary import by_method, default_title, level_tables, log_axes, subtitle
 from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
 
-# Pictures that other commands write into the folder of a run, and the largest to include.
+# Pictures that other commands write into the folder of a run, and the largest size in bytes.
 PICTURES = ("variance.png", "advice.png", "*.gif")
 LARGEST_PICTURE = 16_000_000
 LARGEST_NOTES = 1_000_000
@@ -23,14 +24,24 @@ _TYPES = {".png": "image/png", ".gif": "image/gif"}
 
 
 class LeftOutWarning(UserWarning):
-    """A file in the folder of a run is not part of the report."""
+    """Warning that the report leaves out a file of a run."""
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """Open the runs in some folders: each is a run, or holds runs, as that of a comparison does."""
+    """Open the runs in some folders.
+
+    Args:
+        paths: Folders of runs, or folders that contain runs, such as those of comparisons.
+
+    Returns:
+        The runs, in the order of `paths`; those of one comparison in the order of their names.
+
+    Raises:
+        RunError: If a folder contains no run.
+    """
     runs = []
     for path in map(Path, paths):
-        # A link may lead out of what was named.
+        # A link may point to a folder that the user has not named.
         configs = (file for file in path.glob("*/config.json") if not file.parent.is_symlink())
         inside = sorted(file.parent for file in configs)
         folders = [path] if (path / "config.json").is_file() or not inside else inside
@@ -38,28 +49,42 @@ def find_runs(paths: Sequence[str | Path]) -> list[Run]:
     return runs
 
 
-def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compared") -> Path:
-    """Write a page about runs: curves, tables, settings, versions and pictures.
+def write_report(runs: Sequence[Run], out: str | Path, title: str | None = None) -> Path:
+    """Write an HTML page about runs: curves, tables, settings, versions and pictures.
 
-    ```python
-    import nres.report
+    Args:
+        runs: At least one run, each with metrics.
+        out: HTML file to write. An existing file is replaced.
+        title: Heading of the page; by default the systems and methods of the runs, for example
+            "lorenz: NRES, PES, TES".
 
-    runs = nres.report.find_runs(["runs/first", "runs/second"])
-    nres.report.write_report(runs, "report.html")
-    ```
+    Returns:
+        The path of the page.
 
-    **Arguments:**
+    Raises:
+        RunError: If there are no runs, or if one of them has no metrics yet.
 
-    - `runs`: at least one, each with metrics.
-    - `out`: the HTML file, which is replaced if it exists.
-    - `title`: its heading.
+    Example:
+        ```python
+        import nres.report
+
+        runs = nres.report.find_runs(["runs/first", "runs/second"])
+        nres.report.write_report(runs, "report.html")
+        ```
     """
     if not runs:
-        raise RunError("there is no run to report.")
+        raise RunError("runs is empty: give at least one run to report.")
+    runs = by_method(runs)
+    names, metrics = _names(runs), [_read_metrics(run) for run in runs]
+    described = [_describe(*each) for each in zip(runs, names, metrics, strict=True)]
+    measures = dict.fromkeys(column for run in described for column in run["columns"])
     data = {
-        "title": title,
+        "title": title or default_title(runs),
+        "subtitle": subtitle(runs, names),
         "axes": dict(AXES),
-        "runs": [_described(run, name) for run, name in zip(runs, _names(runs), strict=True)],
+        "log": log_axes(metrics, [name for name in measures if name not in AXES]),
+        "levels": level_tables(runs, metrics),
+        "runs": described,
     }
     page = _part("report.html")
     for mark, text in {
@@ -70,7 +95,7 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str = "Runs compar
         "/*CHART*/": _part("chart.js"),
         "/*CONTROLS*/": _part("controls.js"),
         "/*TABLES*/": _part("tables.js"),
-        # Nothing in it can end the element that it stands in.
+        # Without "<", no text of a run can close the script element around the data.
         "/*DATA*/": json.dumps(finite(data), allow_nan=False).replace("<", "\\u003c"),
     }.items():
         before, _, after = page.partition(mark)
@@ -86,7 +111,7 @@ def _part(name: str) -> str:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """Name runs by their folders, with as much of the path as tells them apart."""
+    """Name runs by the ends of their paths, as long as needed to tell them apart."""
     paths = [run.path.resolve().parts for run in runs]
     depth = 1
     while depth < max(map(len, paths)) and len({p[-depth:] for p in paths}) < len(set(paths)):
@@ -94,10 +119,15 @@ def _names(runs: Sequence[Run]) -> list[str]:
     return ["/".join(parts[-depth:]) for parts in paths]
 
 
-def _described(run: Run, name: str) -> dict[str, Any]:
-    settings, metrics = run.settings, run.metrics
+def _read_metrics(run: Run) -> dict[str, np.ndarray]:
+    metrics = run.metrics
     if not len(metrics["update"]):
-        raise RunError(f"{run.path} has no metrics yet: let it run for a while.")
+        raise RunError(f"{run.path} has no metrics yet: try again after its first update.")
+    return metrics
+
+
+def _describe(run: Run, name: str, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
+    settings = run.settings
     method = DISPLAY_NAMES[settings.method]
     columns = [*AXES, "loss", "grad_norm", *(c for c in metrics if c.startswith("eval/"))]
     notes = run.path / "notes.txt"
@@ -107,8 +137,8 @@ def _described(run: Run, name: str) -> dict[str, Any]:
         "colour": COLOURS[method],
         "dashed": method in DASHED,
         "settings": {k: v for k, v in settings.to_json().items() if v not in (None, {})},
-        "facts": {
-            "begun": run.config.get("created"),
+        "environment": {
+            "started": run.config.get("created"),
             "device": run.config.get("device"),
             "versions": run.config.get("versions"),
             "git": run.config.get("git"),
@@ -122,7 +152,7 @@ def _described(run: Run, name: str) -> dict[str, Any]:
 
 
 def _packed(values: np.ndarray) -> str:
-    """Encode numbers for the script in single precision, which is more than a screen shows."""
+    """Encode numbers in single precision, which is more than a screen shows."""
     return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
 
 
@@ -135,11 +165,16 @@ def _picture(file: Path) -> dict[str, str]:
 
 
 def _content(file: Path, largest: int) -> bytes | None:
-    """Read a plain file of the folder: a shared page must not contain files from elsewhere."""
+    """Read a file of a run, or return `None` with a warning if it is a link or too large.
+
+    Links are not followed: a page that is shared must not contain files from elsewhere.
+    """
     if not file.exists() and not file.is_symlink():
         return None
     try:
         return read_plain(file, largest)
     except OSError as error:
-        warnings.warn(f"{file} is left out: {error.strerror}.", LeftOutWarning, stacklevel=2)
+        warnings.warn(
+            f"The report leaves out {file}: {error.strerror}.", LeftOutWarning, stacklevel=2
+        )
         return None
