@@ -16,8 +16,6 @@ from nres.runs.methods import METHODS
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import DECLARATIONS, EVERYDAY, METRICS, SYSTEM, default_of, type_of
 
-PARAMETERS = "Parameters"
-
 
 def whole(least: int = 1, most: int = LARGEST) -> Callable[[int | None], int | None]:
     """Make a check of a whole number, as a callback of an option.
@@ -80,7 +78,7 @@ TrustCode = Annotated[
         "--trust-code",
         help="Run the code of the system that the folder names, even if you have not named it "
         "on this machine.",
-        rich_help_panel=PARAMETERS,
+        rich_help_panel=EVERYDAY,
     ),
 ]
 Best = Annotated[
@@ -88,7 +86,7 @@ Best = Annotated[
     typer.Option(
         "--best",
         help="Use the parameters of the best evaluation instead of the newest checkpoint.",
-        rich_help_panel=PARAMETERS,
+        rich_help_panel=EVERYDAY,
     ),
 ]
 Tensorboard = Annotated[

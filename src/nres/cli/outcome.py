@@ -24,8 +24,9 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
         rate = len(history.update) / seconds if seconds else 0.0
         this_time = "" if outcome.resumed_at is None else f", {len(history.update):,} of them now,"
         say(
-            f"{made}{this_time} in {seconds:.1f} s ({rate:,.0f}/s); evaluation "
-            f"{history.eval_time:.1f} s; compilation and setup {history.setup_time:.1f} s",
+            f"{made}{this_time} in {seconds:.1f} s ({rate:,.0f}/s)\n"
+            f"evaluation {history.eval_time:.1f} s, "
+            f"compilation and setup {history.setup_time:.1f} s",
             console,
         )
     say(

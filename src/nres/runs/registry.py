@@ -192,7 +192,7 @@ SYSTEMS: dict[str, KnownSystem] = {
     # These are not in the paper, so the user gives a sigma and a learning rate.
     **{
         task: KnownSystem(
-            f"{what} (MuJoCo, ends with a fall), T = 1000", _mujoco(task), {}, MujocoPool
+            f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
         )
         for task, what in (
             ("hopper", "hop on one leg"),
