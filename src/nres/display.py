@@ -14,8 +14,8 @@ from nres.progress import Progress as TrainProgress
 REFRESH_SECONDS = 0.5
 # Seconds between two lines of text where nothing can be redrawn.
 LINE_SECONDS = 10.0
-# The least number of columns for the bar, and the largest for the title.
-BAR_WIDTH, TITLE_WIDTH = 10, 40
+# The number of columns that the bar and the title need.
+BAR_WIDTH, TITLE_WIDTH = 10, 20
 
 PHASES = {
     "compiling": "compiling",
@@ -116,11 +116,11 @@ class Display:
         if self.quiet:
             return
         if self.is_bar:
-            width = self.console.width
-            title = _shortened(self.title, min(TITLE_WIDTH, width // 3))
             # Two spaces separate the title, the bar and the line.
-            room = width - len(title) - BAR_WIDTH - 2
-            what = next((line for line in lines if len(line) <= room), lines[-1])
+            room = self.console.width - BAR_WIDTH - 2
+            needed = min(len(self.title), TITLE_WIDTH)
+            what = next((line for line in lines if len(line) + needed <= room), lines[-1])
+            title = _shortened(self.title, max(needed, room - len(what)))
             if self.task is None:
                 self.task = self.bar.add_task(title, total=total, what=what)
             elif total is None:

@@ -53,7 +53,9 @@ def data(
     console = Console()
     if fetch is not None:
         if fetch not in DATASETS:
-            raise SettingsError(f"no data set is called {fetch!r}: choose {' or '.join(DATASETS)}.")
+            raise SettingsError(
+                f"no data set is called {fetch!r}: choose one of {', '.join(DATASETS)}."
+            )
         with _bars(console) as bars:
             tasks: dict[str, TaskID] = {}
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,7 +271,8 @@ def advise(
     chosen += [shlex.quote(f"--set={k}={v}") for k, v in own.items()]
     say(f"nres train {system} {' '.join(chosen)} --lr ...", console)
     for reason in advice.reasons:
-        say(f"- {reason}", console)
+        lines = textwrap.wrap(reason, console.width, initial_indent="- ", subsequent_indent="  ")
+        say("\n".join(lines), console)
     say(f"Figure: {folder / 'advice.png'}", console)
 
 

@@ -89,7 +89,7 @@ class Declaration:
     typed: type | None = None
     """The type of the option's value, if it differs from the type of the setting."""
     determines: bool = False
-    """Whether the final parameters of a run depend on it."""
+    """True if the final parameters of a run depend on it."""
 
 
 def setting(

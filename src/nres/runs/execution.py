@@ -36,11 +36,11 @@ class Outcome:
     resumed_at: int | None = None
     """The update of the checkpoint that the run was resumed from, or `None`."""
     diverged: bool = False
-    """Whether training stopped because no worker, or not `theta`, was finite."""
+    """True if training stopped because no worker was finite, or `theta` was not."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether the run has made fewer updates than planned."""
+        """True if the run has made fewer updates than planned."""
         settings, state = self.run.settings, self.result.state
         budget = settings.budget_seconds
         return state.update < settings.updates and (budget is None or state.seconds < budget)

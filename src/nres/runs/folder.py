@@ -65,7 +65,7 @@ class Run:
     path: Path
     config: dict[str, Any]
     trusted: bool = False
-    """Whether to run the code that the config names, wherever the folder comes from."""
+    """True to run the code that the config names, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
