@@ -140,8 +140,8 @@ def test_tables_of_comparisons_fit():
         "seeds": 10,
         "final": -123.456e-7,
         "best": None,
-        "reached": dict.fromkeys(nres.runs.AXES, 1.2345e-8),
-        "times_longer": dict.fromkeys(nres.runs.AXES, 12345.6),
+        "reached": dict.fromkeys(nres.runs.AXES, 1.2345e8),
+        "times_longer": dict.fromkeys(nres.runs.AXES, 1234.5),
     }
     summary = {
         "system": "learned-optimizer-cifar10",

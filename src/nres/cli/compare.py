@@ -224,6 +224,11 @@ def _losses(summary: dict[str, Any]) -> Table:
     return table
 
 
+def _times_longer(ratio: float) -> str:
+    """Format a ratio with three digits, and with all digits from 1000 on."""
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
+
+
 def _times(summary: dict[str, Any]) -> Table:
     """Return a table of the cost at which each method first reached the level."""
     measured = summary["measured"].replace("_", " ")
@@ -234,7 +239,7 @@ def _times(summary: dict[str, Any]) -> Table:
     )  # fmt: skip
     for row in summary["methods"]:
         cells = (
-            "never" if x is None else f"{x:.3g}" + ("" if r is None else f" ({r:.3g}×)")
+            "never" if x is None else f"{x:.3g}" + ("" if r is None else f" ({_times_longer(r)}×)")
             for x, r in ((row["reached"][axis], row["times_longer"][axis]) for axis in AXES)
         )
         table.add_row(DISPLAY_NAMES[row["method"]], *cells)
