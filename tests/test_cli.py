@@ -1,4 +1,4 @@
-"""The command line as it is used: in processes that are interrupted, killed and resumed."""
+"""The command line as users run it: in processes that are interrupted, killed and resumed."""
 
 import json
 import os
@@ -17,12 +17,12 @@ import pytest
 from helpers import in_a_terminal, invoke, updates_in
 from nres import runs
 
-# Processes that are started, signalled and killed.
+# These tests start, signal and kill processes.
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
-# Long enough to be killed several times; checkpoints all the time, so that some are cut off.
+# Long enough to be killed several times, and with so many checkpoints that some are cut off.
 LONG = ["--sigma", "0.1", "--lr", "0.01", "--window", "50", "--workers", "64"]
 LONG += ["--updates", "3000", "--eval-every", "500", "--log-every", "7"]
 LONG += ["--checkpoint-seconds", "0.01"]
@@ -30,7 +30,7 @@ LONG += ["--checkpoint-seconds", "0.01"]
 
 @pytest.fixture(scope="module")
 def environment():
-    """Processes share all that they compile: each would spend most of its life on that."""
+    """Processes share a compilation cache: each would spend most of its time compiling."""
     shared = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return os.environ | shared | {"COLUMNS": "200"}
 
@@ -67,7 +67,7 @@ def uninterrupted(tmp_path_factory, environment):
 
 
 def assert_same(run, other):
-    """Bit for bit."""
+    """Assert that two runs are equal bit for bit."""
     for one, two in zip(*(jax.tree.leaves(r.theta()) for r in (run, other)), strict=True):
         assert np.asarray(one).tobytes() == np.asarray(two).tobytes()
     mine, theirs = run.metrics, other.metrics
@@ -77,7 +77,7 @@ def assert_same(run, other):
 
 
 def kill_again_and_again(arguments, out, environment, times=3):
-    """SIGKILL at random moments, checkpoints under way or not, until the run is complete."""
+    """Send SIGKILL at random moments, also during checkpoints, until the run is complete."""
     chance = random.Random(1)
     process = start(["train", *arguments, "--out", str(out)], environment)
     kills = 0
@@ -183,7 +183,7 @@ def test_simulators_from_the_command_line(tmp_path):
     assert result.exit_code == 0, result.output
     assert "return:" in result.output
     filmed = invoke("render", out, "--steps", 8, "--out", tmp_path / "strip.png")
-    if filmed.exit_code:  # where MuJoCo cannot draw, it says what to install
+    if filmed.exit_code:  # without OpenGL, the message names the package to install
         assert "apt install libosmesa6" in filmed.stderr
     else:
         assert (tmp_path / "strip.png").exists()
@@ -230,7 +230,7 @@ def test_compare(tmp_path):
     assert summary["methods"][0]["times_longer"]["update"] == 1
     assert summary["methods"][0]["updates"] == [40, 40]
     assert "NRES" in result.output
-    # Complete runs are not made again; other settings are not mixed with them.
+    # Complete runs are not repeated, and runs with other settings are refused.
     before = (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns
     assert invoke(*command, "--updates", 40).exit_code == 0
     assert (tmp_path / "both" / "nres-1" / "metrics.jsonl").stat().st_mtime_ns == before
@@ -264,7 +264,7 @@ def test_budgets(tmp_path):
 
 @pytest.mark.usefixtures("undrawn")
 def test_devices(tmp_path):
-    """Begun on eight devices and continued on two, it ends as on one."""
+    """A run started on eight devices and resumed on two gives the same result as on one."""
     short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 20, "--workers", 16, "--set", "horizon=30"]
     found = []
     for out, devices, then in (("one", 1, None), ("many", "all", 2)):
@@ -298,7 +298,7 @@ def test_variance_along_a_run(tmp_path):
         (update, period) for update in (0, 4, 8, 12) for period in (100, 400)
     ]
     assert all(row["low"] < row["variance"] < row["high"] for row in rows)
-    # Another seed, and a window of one's own that the preset's would not allow.
+    # Seeds differ; this window fits a horizon that is too short for the preset's window.
     own = ["--set", "horizon=40", "--window", 10, "--samples", 64, "--periods", "10,40"]
     values = []
     for seed in (0, 1):
@@ -308,7 +308,7 @@ def test_variance_along_a_run(tmp_path):
     assert values[0] != values[1]
     for wrong, words in [
         (["swimmer", "--checkpoints", out], "swimmer"),
-        (["lorenz", "--checkpoints", out, *short], "are those of the run"),
+        (["lorenz", "--checkpoints", out, *short], "--set"),
     ]:
         assert words in invoke("variance", *wrong).stderr
 
@@ -326,7 +326,7 @@ def test_advice(tmp_path):
     advice = json.loads((tmp_path / "advice.json").read_text())
     assert advice["recommended"]["workers"] == 50
     assert len(advice["reasons"]) > 3
-    # And again with the parameters of a run, whose system is named as before.
+    # With the parameters of a run, whose system is given by a relative path.
     out, short = tmp_path / "run", ["--set", "horizon=30"]
     settings = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--workers", 4]
     assert invoke("train", BOUNCER, *settings, *short, "--out", out, "--quiet").exit_code == 0
@@ -347,9 +347,9 @@ def test_reproducing_variance(name, tmp_path):
     file = tmp_path / name / "measured.json"
     found = json.loads(file.read_text())
     assert [entry["update"] for entry in found["checkpoints"]] == [2, 4]
-    # What is known is not measured again: a checkpoint that is missing is.
+    # Only the missing checkpoint is measured.
     found["checkpoints"].pop()
-    del found["pes"]["devices"]  # as it was before there was such a setting
+    del found["pes"]["devices"]  # earlier versions had no such setting
     file.write_text(json.dumps(found))
     assert invoke(*command).exit_code == 0
     again = json.loads(file.read_text())

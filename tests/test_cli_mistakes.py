@@ -1,4 +1,4 @@
-"""Mistakes on the command line are told in one sentence that names the culprit."""
+"""Mistakes on the command line give one sentence that names the culprit."""
 
 import pytest
 
@@ -51,6 +51,7 @@ def hosts(coordinator, count, process):
         (["reproduce", "lorenz-es", "--tier", "cpu"], "--tier"),
         (["reproduce", "all", "--tier", "tpu"], "--tier"),
         (["reproduce", "table", "--out", "nowhere"], "nowhere"),
+        (["data", "--download", "nope"], "'nope'"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(arguments, words):
@@ -75,9 +76,28 @@ def test_mistakes_are_told_in_a_sentence(arguments, words):
         "render",
         "variance",
         "advise",
+        "data",
+        "export",
+        "report",
     ],
 )
 def test_every_command_has_an_example(command):
     result = invoke(command, "--help")
     assert result.exit_code == 0
     assert f"Example: nres {command}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "lorenz", "--quiet=yes"], "--quiet"),
+        (["train", "lorenz", "--no-quiet"], "--no-quiet"),
+        (["compare", "lorenz", "--seeds", 0], "at least 1, got 0"),
+        (["demo", "--seed", 2**63], "--seed"),
+        (["variance", "lorenz", "--samples", 7], "at least 8, got 7"),
+    ],
+)
+def test_wrong_values_of_options_are_refused(arguments, words):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

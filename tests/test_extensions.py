@@ -23,7 +23,7 @@ def far(times: int = 1) -> None:
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install commands: a name and what it stands for."""
+    """Install commands, given by their names and entry points."""
     (tmp_path / "far_away.py").write_text(FAR)
     (tmp_path / "far_broken.py").write_text("raise RuntimeError('it is broken')")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -46,6 +46,7 @@ def test_a_command_of_another_package(installed):
     assert "far_away" not in sys.modules
     called = invoke("far", "--times", 2)
     assert (called.exit_code, called.output) == (0, "from afar from afar \n")
+    assert "--times" in invoke("far", "-h").output
     listed = invoke("--help")
     assert "Come from afar." in listed.output
     assert "train" in listed.output

@@ -147,7 +147,7 @@ def test_evaluations_cost_a_share_of_the_training(name):
 def test_the_seconds_of_each_part_are_told(tmp_path):
     result = invoke("train", BOUNCER, *SHORT, "--updates", 4, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    pattern = r"4 of 4 updates in [\d.]+ s .*; evaluating took [\d.]+ s, compiling .* [\d.]+ s"
+    pattern = r"4 of 4 updates in [\d.]+ s .*\s+evaluation [\d.]+ s, compilation .* [\d.]+ s"
     assert re.search(pattern, result.output)
 
 

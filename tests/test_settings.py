@@ -1,4 +1,4 @@
-"""Settings: one declaration each, from which options, checks and documentation follow."""
+"""Each setting is declared once; options, checks and documentation follow from that."""
 
 import ast
 import dataclasses
@@ -18,13 +18,13 @@ from helpers import as_users_run, invoke
 from nres import runs
 from nres.cli import app
 from nres.runs.placement import relocated
-from nres.runs.settings import Settings, default_of
+from nres.runs.settings import DECLARATIONS, Settings, default_of
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = ROOT / "examples" / "bouncer.py"
 BOUNCER_NAME = f"{BOUNCER}:Bouncer"
 SHORT = {"sigma": 0.1, "lr": 0.03, "updates": 4, "options": {"horizon": 30}}
-# The options of the commands that settings describe, with their defaults.
+# The options of the commands that are generated from settings, with their defaults.
 PLACED = {"--devices": None, "--ray": None, "--actors": None, "--allow-stale": False}
 PLACED |= {"--coordinator": None, "--num-processes": None, "--process-id": None}
 PLACED |= {"--connect-timeout": 60}
@@ -53,14 +53,19 @@ def command(name):
 def test_the_options_of_a_command(name):
     found = {p.opts[0]: p for p in command(name).params if p.param_type_name == "option"}
     assert {flag: option.default for flag, option in found.items()} == OPTIONS[name]
-    for option in found.values():
-        assert option.help[0].isupper()
-        assert option.help.endswith(".")
+
+
+def test_every_setting_has_a_panel_and_a_default_to_show():
+    for name, declared in DECLARATIONS.items():
+        assert declared.panel
+        if declared.commands and default_of(name) is None:
+            assert declared.default_text, name
 
 
 def test_help_groups_the_options():
     shown = invoke("train", "--help").output
-    headings = ["System", "Method", "Optimizer", "Evaluation and checkpoints", "Where it runs"]
+    headings = ["Everyday options", "System", "Estimator", "Optimization"]
+    headings += ["Evaluation and metrics", "Checkpoints", "Devices and machines"]
     found = [shown.index(f"─ {heading} ─") for heading in headings]
     assert found == sorted(found)
 
@@ -125,7 +130,7 @@ with pathlib.Path(__file__).with_suffix(".log").open("a") as log:
 
 
 def test_the_file_of_a_system_is_executed_once(tmp_path):
-    """By all of resolve, build, create and execute; again if it has changed."""
+    """`resolve`, `build`, `create` and `execute` share one execution, unless the file changes."""
     file, log = tmp_path / "mine.py", tmp_path / "mine.log"
     source = COUNTED + BOUNCER.read_text()
     file.write_text(source)

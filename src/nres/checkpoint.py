@@ -1,8 +1,8 @@
-"""Checkpoints: any pytree of arrays, saved in the background, whole or not at all.
+"""Checkpoints: pytrees of arrays, saved atomically in the background.
 
-Arrays are written by orbax, without pickle, into a folder of their own for each update; what is
-not complete does not count. Beside them lies what they are (name, shape, dtype, checksum), so that
-a damaged or foreign checkpoint is told from a good one before anything is continued from it.
+Orbax writes the arrays of each update into a folder of their own, without pickle. An incomplete
+folder does not count as a checkpoint. A description of the arrays (name, shape, dtype, checksum)
+lies beside them, so that nres recognizes a damaged or foreign checkpoint before it resumes from it.
 """
 
 import errno
@@ -26,20 +26,23 @@ from nres import multihost
 from nres.errors import first_line
 
 FORMAT = "nres-1"
-# Arrays in checkpoints of earlier versions that nothing needs any more.
+# Arrays in checkpoints of earlier versions that are no longer needed.
 _OBSOLETE = {"['estimator'].unlocked_total", "['estimator'].unlocked_sequential"}
-# The name that the metadata has on the disk, in checkpoints of all versions.
+# The name of the metadata on disk, in checkpoints of all versions.
 METADATA = "facts"
-# What the library that writes checkpoints takes for a pattern, or for another separator.
+# Characters that the library below orbax takes for a pattern or a separator.
 _UNUSABLE = frozenset("[]" if os.sep == "\\" else "[]\\")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written, read or continued from."""
+    """A checkpoint cannot be written, read or resumed from."""
 
 
 class Checkpoints:
-    """The checkpoints of one run: the newest few are kept, and some on the way if asked for.
+    """The checkpoints of one run, of which the newest few are kept.
+
+    If several processes compute a run together, each of them must make every call. Only the first
+    reads and writes the folder; the others need not see it.
 
     ```python
     with nres.checkpoint.Checkpoints("checkpoints") as checkpoints:
@@ -48,16 +51,12 @@ class Checkpoints:
         tree, metadata = checkpoints.restore(100, like={"theta": theta})
     ```
 
-    **Arguments:**
-
-    - `folder`: where they are, or will be.
-    - `keep`: how many are kept.
-    - `keep_every`: besides them, those of all multiples of so many updates.
-    - `write`: whether to write, which must only be one process at a time. It removes what a
-        killed process left half-written; a reader touches nothing.
-
-    If several processes compute a run together, each of them makes every call. The first reads and
-    writes the folder, which the others need not have.
+    Args:
+        folder: The folder of the checkpoints; it need not exist yet.
+        keep: The number of newest checkpoints to keep.
+        keep_every: Also keep the checkpoints of all multiples of this number of updates.
+        write: Open the folder for writing, which only one process may do at a time, and remove
+            incomplete checkpoints of a killed process. Without it, nothing is changed.
     """
 
     def __init__(
@@ -67,12 +66,12 @@ class Checkpoints:
         keep_every: int | None = None,
         write: bool = True,
     ):
-        # Takes more than a second to import, which only those who save should wait for.
+        # Imported here, since it takes more than a second.
         import orbax.checkpoint as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # every save would be reported there
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax logs every save
         if Path(folder).is_symlink():
-            raise CheckpointError(f"{folder} is a link, which nres does not follow.")
+            raise CheckpointError(f"{folder} is a symbolic link, which nres does not follow.")
         self.folder = Path(folder).resolve()
         if write:
             self.check_folder(self.folder)
@@ -87,7 +86,7 @@ class Checkpoints:
             cleanup_tmp_directories=write,
             read_only=not write,
         )
-        if multihost.is_multihost():  # orbax would wait for the others
+        if multihost.is_multihost():  # by default, orbax would wait for the other processes
             options.multiprocessing_options.active_processes = {0}
             options.multiprocessing_options.barrier_sync_key_prefix = "nres"
         try:
@@ -99,25 +98,24 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder} cannot be used: {first_line(error)}") from error
 
     def _check_files(self) -> None:
-        """Refuse devices, pipes and links among the files: reading one could hang, or never end."""
+        """Refuse devices, pipes and links among the files: reading one could block or never end."""
         for parent, folders, files in os.walk(self.folder):
             for name in (*folders, *files):
                 path = os.path.join(parent, name)
                 try:
                     mode = os.lstat(path).st_mode
-                except FileNotFoundError:  # a checkpoint that is replaced meanwhile
+                except FileNotFoundError:  # a running process replaced the checkpoint
                     continue
                 if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    raise OSError(errno.EINVAL, "it is not a plain file", path)
+                    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
     @staticmethod
     def check_folder(folder: Path) -> None:
-        """Refuse a folder from which checkpoints could not be read back."""
+        """Raise an error for a folder from which checkpoints could not be read back."""
         if found := _UNUSABLE.intersection(str(folder.resolve())):
             raise CheckpointError(
-                f"checkpoints cannot be kept in {folder}: the library that writes them does not "
-                f"find files below a folder with {' or '.join(sorted(found))} in its name. "
-                "Choose another folder."
+                f"checkpoints cannot be saved in {folder}: orbax finds no files below a folder "
+                f"with {' or '.join(sorted(found))} in its name. Choose another folder."
             )
 
     def __enter__(self) -> "Checkpoints":
@@ -128,19 +126,25 @@ class Checkpoints:
             if self._manager is not None:
                 self._manager.close()
         except Exception:
-            if kind is None:  # else what happened first is what matters
+            if kind is None:  # otherwise the first error matters more
                 raise
 
     def updates(self) -> list[int]:
-        """The updates of which there is a complete checkpoint."""
+        """List the updates that have a complete checkpoint."""
         return multihost.from_primary(self._found())
 
     def save(self, update: int, tree: PyTree, metadata: dict[str, Any]) -> None:
-        """Copy the arrays and the metadata, which is JSON, and write them in the background."""
+        """Copy the arrays and the metadata, and write them in the background.
+
+        Args:
+            update: The number of updates made.
+            tree: A pytree of arrays.
+            metadata: Values that JSON can hold.
+        """
         leaves = [_to_host(leaf) for leaf in jax.tree.leaves(tree)]
         if self._manager is None:
             return
-        # A copy, too: the caller may go on changing what is written only later.
+        # Copied, since the caller may change it before it is written.
         metadata = json.loads(json.dumps(metadata))
         description = {
             "format": FORMAT,
@@ -150,23 +154,27 @@ class Checkpoints:
         }
         args = self._ocp.args
         parts = {
-            # Orbax does not save arrays without elements; their shapes are described.
+            # Orbax does not save empty arrays; the description holds their shapes.
             "arrays": args.StandardSave({str(i): x for i, x in enumerate(leaves) if x.size}),
             METADATA: args.JsonSave(description),
         }
         try:
             self._manager.save(update, args=args.Composite(**parts))
         except Exception as error:
-            raise CheckpointError(f"no checkpoint can be written: {first_line(error)}") from error
+            raise CheckpointError(
+                f"no checkpoint can be written to {self.folder}: {first_line(error)}"
+            ) from error
 
     def wait(self) -> None:
-        """Until what was saved is on the disk."""
+        """Wait until everything saved is on disk."""
         if self._manager is None:
             return
         try:
             self._manager.wait_until_finished()
         except Exception as error:
-            raise CheckpointError(f"no checkpoint can be written: {first_line(error)}") from error
+            raise CheckpointError(
+                f"no checkpoint can be written to {self.folder}: {first_line(error)}"
+            ) from error
 
     def metadata(self, update: int) -> dict[str, Any]:
         """Return the metadata that was saved with a checkpoint."""
@@ -175,13 +183,12 @@ class Checkpoints:
     def restore(
         self, update: int, like: PyTree, *, partial: bool = False
     ) -> tuple[PyTree, dict[str, Any]]:
-        """Return a checkpoint's tree and metadata.
+        """Return the tree and the metadata of a checkpoint.
 
-        **Arguments:**
-
-        - `update`: one of `updates()`.
-        - `like`: a tree of arrays, or of their shapes, as it was when saved.
-        - `partial`: whether `like` is a dictionary with only some of the saved entries.
+        Args:
+            update: One of `updates()`.
+            like: A tree of arrays or of their shapes, with the structure of the saved tree.
+            partial: Restore only some entries: those of the dictionary `like`.
         """
         description = self._description(update)
         saved = description["leaves"]
@@ -196,12 +203,16 @@ class Checkpoints:
         return jax.tree.unflatten(structure, values), description[METADATA]
 
     def verify(self, update: int) -> None:
-        """Read a checkpoint back; a `CheckpointError` says what is wrong with it."""
+        """Read a checkpoint back, and check it.
+
+        Raises:
+            CheckpointError: The checkpoint is missing or damaged.
+        """
         self.wait()
-        if self._manager is None:  # the first process has the folder
+        if self._manager is None:  # only the first process has the folder
             return
         if update not in self._found():
-            raise CheckpointError(f"{self.folder / str(update)} is not there after it was written.")
+            raise CheckpointError(f"{self.folder / str(update)} is missing after it was written.")
         description = self._checked(update, self._recorded(update))
         self._compare(update, description, self._read(update, self._empty(update, description)))
 
@@ -212,7 +223,7 @@ class Checkpoints:
         return leaves
 
     def _empty(self, update: int, description: dict[str, Any]) -> list[np.ndarray]:
-        """Arrays to read into. The checkpoint itself says of which shapes; it is checked later."""
+        """Allocate arrays to read into, with the shapes in the description."""
         try:
             return [
                 np.empty(leaf["stored_shape"], jnp.dtype(leaf["stored"]))
@@ -227,7 +238,7 @@ class Checkpoints:
                 raise self._damaged(update, f"the checksum of {expected['name']} is wrong")
 
     def _found(self) -> list[int]:
-        """The updates of complete checkpoints, by processes that read the disk."""
+        """List the updates of complete checkpoints on disk, if this process reads it."""
         if self._manager is None or not self.folder.exists():
             return []
         try:
@@ -236,7 +247,7 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder} cannot be read: {first_line(error)}") from error
 
     def _read(self, update: int, empty: list[np.ndarray]) -> list[np.ndarray]:
-        """Arrays from the disk, by processes that read it; the others get back what they give."""
+        """Read the arrays from disk; return `empty` if this process does not read the disk."""
         if self._manager is None:
             return empty
         args = self._ocp.args
@@ -249,14 +260,14 @@ class Checkpoints:
                 update, args=args.Composite(arrays=args.StandardRestore(shapes))
             )
         except Exception as error:
-            # The hook stays: readers that were given up on go on complaining for a while.
+            # The hook stays: orbax's abandoned readers report errors for a while.
             logging.getLogger("asyncio").addFilter(_is_no_leftover)
             raise self._damaged(update, first_line(error)) from error
         sys.unraisablehook = usual
         return [np.asarray(restored["arrays"].get(str(i), x)) for i, x in enumerate(empty)]
 
     def _description(self, update: int) -> dict[str, Any]:
-        """The description of a checkpoint, for every process."""
+        """Return the description of a checkpoint, in every process."""
         recorded = self._recorded(update) if self._manager is not None else None
         return self._checked(update, multihost.from_primary(recorded))
 
@@ -272,24 +283,24 @@ class Checkpoints:
     def _checked(self, update: int, description: Any) -> dict[str, Any]:
         if not isinstance(description, dict) or description.get("format") != FORMAT:
             raise CheckpointError(
-                f"{self.folder / str(update)} was not written by nres, or by a version of it with "
+                f"{self.folder / str(update)} was not written by nres, or by a version with "
                 "another format."
             )
         try:
             metadata, leaves = description[METADATA], description["leaves"]
             for row in leaves:
-                # What is not a shape and a dtype fails here.
+                # Raises an error unless these are a shape and a dtype.
                 np.empty((0, *row["stored_shape"]), jnp.dtype(row["stored"]))
                 (row["name"], row["crc32"], row["shape"], row["dtype"])
             whole = isinstance(metadata, dict) and metadata.get("update", update) == update
         except (LookupError, TypeError, ValueError, AttributeError):
             whole = False
-        # Checkpoints of earlier versions have no such sum.
+        # Checkpoints of earlier versions have no checksum.
         if (
             not whole
             or description.get("crc32", checksum := _metadata_checksum(metadata)) != checksum
         ):
-            raise self._damaged(update, "its description is not what was written")
+            raise self._damaged(update, "its description has changed since it was written")
         return description
 
     def _check_structure(self, update: int, saved: list[dict], like: PyTree) -> None:
@@ -298,10 +309,10 @@ class Checkpoints:
             for what in ("name", "shape", "dtype"):
                 if old[what] != new[what]:
                     raise CheckpointError(
-                        f"the checkpoint of update {update} does not fit: "
-                        f"{old['name']} is {old['dtype']}{old['shape']} there, and "
-                        f"{new['name']} is {new['dtype']}{new['shape']} now. The system, theta, "
-                        "the method or the optimizer has changed since."
+                        f"the checkpoint of update {update} does not fit: it has "
+                        f"{old['name']} with {old['dtype']}{old['shape']}, and now "
+                        f"{new['name']} with {new['dtype']}{new['shape']} is expected. The system, "
+                        "theta, the method or the optimizer has changed since."
                     )
         if len(saved) != len(expected):
             raise CheckpointError(
@@ -312,22 +323,22 @@ class Checkpoints:
     def _damaged(self, update: int, reason: str) -> CheckpointError:
         others = [str(other) for other in self._found() if other < update]
         advice = (
-            f"Delete that folder to go on from update {others[-1]}."
+            f"Delete that folder to resume from update {others[-1]}."
             if others
-            else "There is no earlier one."
+            else "There is no earlier checkpoint."
         )
-        # Reports of the library that reads checkpoints go on for pages.
+        # Messages of orbax may be pages long.
         short = reason if len(reason) <= 160 else reason[:160].rpartition(" ")[0] + " ..."
         return CheckpointError(f"{self.folder / str(update)} is damaged: {short}. {advice}")
 
 
 def _is_no_leftover(record: logging.LogRecord) -> bool:
-    """Tell if a message of asyncio is not about a reader that was given up on."""
+    """Return whether a message of asyncio is not about an abandoned reader."""
     return "never retrieved" not in record.getMessage()
 
 
 def _ignore_closed_loops(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook that drops the complaints of orbax's readers about a damaged checkpoint."""
+    """Make a hook that drops errors of orbax's abandoned readers."""
 
     def hook(unraisable: Any) -> None:
         if "Event loop is closed" not in str(unraisable.exc_value):
@@ -338,12 +349,12 @@ def _ignore_closed_loops(usual: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf of a tree is an array of random keys."""
+    """Return whether a leaf of a tree is an array of random keys."""
     return eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _to_host(leaf: Any) -> np.ndarray:
-    """A copy: the memory of the original may be reused by the next update."""
+    """Copy a leaf: the next update may reuse the memory of the original."""
     data = jax.random.key_data(leaf) if is_key(leaf) else leaf
     return np.array(multihost.gathered(data))
 

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from nres.progress import Progress as TrainProgress
 
-# Seconds between two drawings, by the thread that trains: another thread would compete with it.
+# Seconds between two refreshes. The training thread draws: another thread would compete with it.
 REFRESH_SECONDS = 0.5
-# The number of columns from which on a terminal shows more numbers.
-WIDE = 120
-# Seconds between two lines where nothing can be redrawn.
+# Seconds between two lines of text where nothing can be redrawn.
 LINE_SECONDS = 10.0
+# The number of columns that the bar and the title need.
+BAR_WIDTH, TITLE_WIDTH = 10, 20
 
 PHASES = {
     "compiling": "compiling",
@@ -26,22 +26,21 @@ PHASES = {
 
 
 class Display:
-    """Show updates, rates, the training loss now and at its best, and the time left.
+    """Live display of the updates, their rate, the training loss and the remaining time.
 
-    A context manager, to be passed to `nres.train` or `nres.runs.execute` as `progress`;
-    `progress=True` makes one. A terminal shows a bar, a notebook one line that changes, and
-    anything else a line from time to time.
+    It is a context manager. Pass it to `nres.train` or `nres.runs.execute` as `progress`;
+    `progress=True` makes one. A terminal shows a bar, a notebook shows one line that changes, and
+    any other output gets a line every ten seconds.
 
     ```python
     with Display("fitting") as display:
         nres.train(estimator, optimizer, theta, updates=1000, key=key, progress=display)
     ```
 
-    **Arguments:**
-
-    - `title`: a name for the run.
-    - `console`: a rich console to draw on; standard output by default.
-    - `quiet`: whether to show nothing.
+    Args:
+        title: A name for the run.
+        console: A rich console to draw on; by default standard output.
+        quiet: Show nothing.
     """
 
     def __init__(self, title: str, console: Console | None = None, quiet: bool = False):
@@ -55,8 +54,7 @@ class Display:
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[count]}"),
-            TextColumn("{task.fields[what]}"),
+            TextColumn("{task.fields[what]}", markup=False),
             console=self.console,
             auto_refresh=False,
             disable=not self.is_bar,
@@ -74,9 +72,9 @@ class Display:
     def phase(self, name: str) -> None:
         """Show the phase that begins."""
         text = PHASES.get(name, name)
-        # Evaluations come often and are mostly short: once there are numbers, those stay.
+        # Evaluations are frequent and mostly short, so the numbers stay on the screen meanwhile.
         if text and not (name == "evaluating" and (self.line or not self.is_bar)):
-            self._draw(0, None, "", text)
+            self._draw(0, None, [text])
 
     def __call__(self, progress: TrainProgress) -> None:
         state, loss = progress.state, progress.rows["loss"]
@@ -90,48 +88,64 @@ class Display:
         seconds, update, steps = self.mark
         passed = max(now - seconds, 1e-9) if self.drawn else math.inf
         rate = (state.update - update) / passed
-        wide = not self.is_bar or self.console.width >= WIDE
-        parts = []
-        if rate > 0 and wide:
-            steps_rate = (state.steps.total - steps) / passed
-            parts.append(f"{_rate(rate)} updates/s, {steps_rate:.1e} steps/s")
-        elif rate > 0:
-            parts.append(f"{_rate(rate)}/s")
-        if len(loss) and wide:
-            parts.append(f"training loss {loss[-1]:.4g}, best {self.best:.4g}")
-        elif len(loss):
-            parts.append(f"loss {loss[-1]:.3g}, best {self.best:.3g}")
-        if rate > 0:
-            parts.append(f"{_clock((progress.updates - state.update) / rate)} left")
-        self.drawn, self.mark = now, (now, state.update, state.steps.total)
         count = f"{state.update:,}/{progress.updates:,}"
-        self.line = "  ".join(parts)
-        self._draw(state.update, progress.updates, count, self.line)
+        left = f"{_clock((progress.updates - state.update) / rate)} left" if rate > 0 else ""
+        speed = f"{_rate(rate)}/s" if rate > 0 else ""
+        steps_rate = (state.steps.total - steps) / passed
+        speeds = f"{_rate(rate)} updates/s, {steps_rate:.1e} steps/s" if rate > 0 else ""
+        losses = brief = last = ""
+        if len(loss):
+            losses = f"training loss {loss[-1]:.4g}, best {self.best:.4g}"
+            brief = f"loss {loss[-1]:.3g}, best {self.best:.3g}"
+            last = f"loss {loss[-1]:.3g}"
+        self.drawn, self.mark = now, (now, state.update, state.steps.total)
+        # From the most to the least detailed: a terminal shows the first that fits.
+        variants = [
+            (count, speeds, losses, left),
+            (count, speed, brief, left),
+            (count, brief, left),
+            (count, last, left),
+            (count, left),
+        ]
+        lines = ["  ".join(filter(None, parts)) for parts in variants]
+        self.line = lines[0]
+        self._draw(state.update, progress.updates, lines)
 
-    def _draw(self, completed: int, total: int | None, count: str, what: str) -> None:
+    def _draw(self, completed: int, total: int | None, lines: list[str]) -> None:
+        """Draw the first of the lines that fits beside the title and the bar."""
         if self.quiet:
             return
         if self.is_bar:
-            fields: dict[str, Any] = {"what": what} | ({"count": count} if count else {})
+            # Two spaces separate the title, the bar and the line.
+            room = self.console.width - BAR_WIDTH - 2
+            needed = min(len(self.title), TITLE_WIDTH)
+            what = next((line for line in lines if len(line) + needed <= room), lines[-1])
+            title = _shortened(self.title, max(needed, room - len(what)))
             if self.task is None:
-                fields = {"count": ""} | fields
-                self.task = self.bar.add_task(self.title, total=total, **fields)
-            if total is None:
-                self.bar.update(self.task, **fields)
-            else:
-                self.bar.update(self.task, total=total, completed=completed, **fields)
+                self.task = self.bar.add_task(title, total=total, what=what)
+            elif total is None:
+                self.bar.update(self.task, description=title, what=what)
+            if total is not None:
+                self.bar.update(
+                    self.task, total=total, completed=completed, description=title, what=what
+                )
             self.bar.refresh()
             return
-        line = "  ".join(filter(None, (f"{self.title}:", count, what)))
+        line = f"{self.title}:  {lines[0]}"
         if not self.console.is_jupyter:
             self.console.print(Text(line), soft_wrap=True)
             return
-        from IPython.display import display  # type: ignore[import-not-found]  # there, since this is a notebook
+        # A notebook always has IPython.
+        from IPython.display import display  # type: ignore[import-not-found]
 
         if self.notebook is None:
             self.notebook = display({"text/plain": line}, raw=True, display_id=True)
         else:
             self.notebook.update({"text/plain": line}, raw=True)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _rate(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Files are replaced in one step: whoever looks sees the old one or the whole new one."""
+"""Files that are replaced atomically: a reader sees the old content or all of the new one."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; what is there at the end takes the place of `path`."""
+    """Yield a temporary name to write to; on success, that file replaces `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(path)
     try:
@@ -24,20 +24,21 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _partial(path: Path) -> Path:
-    """A name to write to first; with the number of the process, as others may write, too."""
+    """Return a temporary name with the process id, since other processes may write, too."""
     return path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write plain values as JSON, with null for numbers that it does not know."""
+    """Write a value as JSON, with null for infinities and NaN."""
     with replacing(path) as partial:
         partial.write_text(json.dumps(finite(value), indent=2) + "\n", encoding="utf-8")
 
 
 def create_json(path: Path, value: Any) -> None:
-    """Write JSON to a new file; of several processes that try, one succeeds.
+    """Write JSON to a new file; if several processes try, exactly one succeeds.
 
-    The others, and whoever comes later, get a `FileExistsError`.
+    Raises:
+        FileExistsError: The file exists already.
     """
     partial = _partial(path)
     try:
@@ -46,7 +47,7 @@ def create_json(path: Path, value: Any) -> None:
             os.link(partial, path)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             with path.open("x", encoding="utf-8") as file:
                 file.write(partial.read_text(encoding="utf-8"))
     finally:
@@ -54,32 +55,30 @@ def create_json(path: Path, value: Any) -> None:
 
 
 def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
-    """Open a file for reading, unless it is a device or a pipe: those could hang, or never end.
+    """Open a regular file for reading; a device or a pipe could block or never end.
 
-    **Arguments:**
-
-    - `path`: the file.
-    - `follow`: whether it may be a link. One in a folder from elsewhere could lead anywhere.
+    Args:
+        path: The file.
+        follow: Follow a symbolic link. In a folder from somebody else, it could point anywhere.
     """
     if not follow and path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
+        raise OSError(errno.ELOOP, "it is a symbolic link, which nres does not follow", str(path))
     flags = os.O_RDONLY
     for flag in ("O_NONBLOCK", "O_BINARY"):
         flags |= getattr(os, flag, 0)
     descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def read_plain(path: Path, largest: int | None = None) -> bytes:
-    """Read a plain file of a folder that somebody else may have made; links are not followed.
+    """Read a regular file in a folder that somebody else may have made; do not follow links.
 
-    **Arguments:**
-
-    - `path`: the file.
-    - `largest`: refuse one of more bytes.
+    Args:
+        path: The file.
+        largest: The largest size in bytes; a larger file is refused.
     """
     with open_plain(path, follow=False) as file:
         if largest is not None and os.fstat(file.fileno()).st_size > largest:
@@ -88,14 +87,14 @@ def read_plain(path: Path, largest: int | None = None) -> bytes:
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Write values as JSON, one in each line."""
+    """Write values as JSON, one per line."""
     with replacing(path) as partial:
         text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         partial.write_text(text, encoding="utf-8")
 
 
 def finite(value: Any) -> Any:
-    """A value for JSON, with `None` for the numbers that JSON does not know."""
+    """Replace infinities and NaN, which JSON lacks, by `None`."""
     if isinstance(value, dict):
         return {name: finite(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
@@ -104,16 +103,16 @@ def finite(value: Any) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure, in the format that the name asks for."""
-    from matplotlib import rc_context  # slow to import: for those who draw
+    """Write a matplotlib figure, in the format of the file's ending."""
+    from matplotlib import rc_context  # imported here, since it is slow
 
-    # Of the same figure always the same bytes: an SVG would have names drawn at random, and a date.
+    # The same figure gives the same bytes: by default an SVG has random names and a date.
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with replacing(path) as partial, rc_context({"svg.hashsalt": "nres"}):
         figure.savefig(partial, dpi=150, metadata=metadata)
 
 
 def save_drawing(figure: Any, path: Path) -> None:
-    """Write a figure as PNG, to look at, and as SVG, to print: `path` with either ending."""
+    """Write a figure as PNG and as SVG: to `path` with each ending."""
     for suffix in (".png", ".svg"):
         save_figure(figure, path.with_name(path.name + suffix))

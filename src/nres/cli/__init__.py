@@ -1,8 +1,8 @@
-"""The command line: `nres --help`.
+"""The command line of nres: `nres --help`.
 
-Other packages add commands to it (`nres.cli.extensions`) and write them with the names that are
-exported here: `explained` turns errors into sentences, `say_line` and `tell` print, `finished`
-carries out a run as far as it is not.
+Other packages add commands to it (see `nres.cli.extensions`). They write them with the names that
+this module exports: `explained` turns errors into one-sentence messages, `say_line` and `tell`
+print, and `finished` completes a run.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+import nres
 from nres.caching import cache_compilations
 from nres.cli.compare import compare
 from nres.cli.console import plain as plain
@@ -21,6 +22,7 @@ from nres.cli.errors import explained as explained
 from nres.cli.errors import tell as tell
 from nres.cli.export import export
 from nres.cli.extensions import Commands
+from nres.cli.help import CONTEXT, Command
 from nres.cli.inspect import evaluate, list_known, plot, show
 from nres.cli.render import render
 from nres.cli.report import report
@@ -46,9 +48,15 @@ app = typer.Typer(
     cls=Commands,
     help="Gradients for long unrolls: noise-reuse evolution strategies and their relatives.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings=CONTEXT,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        say_line(f"nres {nres.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -56,26 +64,39 @@ def everywhere(
     compile_cache: Annotated[
         Path | None,
         typer.Option(
-            help="Keep compiled code in this folder, so that later commands start faster."
+            help="Keep compiled code in this folder, so that later commands start faster.",
+            metavar="FOLDER",
+            show_default="no folder",
         ),
     ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
 ) -> None:
-    """Set what holds for every command."""
+    """Apply the options of `nres` itself."""
     if compile_cache is not None:
         cache_compilations(compile_cache)
 
 
-app.command()(demo)
-app.command("list")(list_known)
-app.command()(train)
-app.command()(compare)
-app.command()(resume)
-app.command()(evaluate)
-app.command()(plot)
-app.command()(show)
-app.command()(render)
-app.command()(export)
-app.command()(data)
-app.command()(variance)
-app.command()(advise)
-app.command()(report)
+COMMANDS = {
+    "Get started": {"demo": demo, "list": list_known, "data": data},
+    "Train": {"train": train, "resume": resume, "compare": compare},
+    "Inspect runs": {
+        "show": show,
+        "evaluate": evaluate,
+        "plot": plot,
+        "report": report,
+        "render": render,
+        "export": export,
+    },
+    "Choose a method": {"advise": advise, "variance": variance},
+}
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=Command, rich_help_panel=panel)(command)

@@ -1,4 +1,4 @@
-"""`nres compare`: several methods on one system, over several seeds."""
+"""`nres compare`: compare several methods on one system, over several seeds."""
 
 import math
 from pathlib import Path
@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.cli.console import plain, say
+from nres.cli.console import compact_table, say
 from nres.cli.errors import explained
-from nres.cli.options import Quiet, System, expand, setting_options, system_options
+from nres.cli.options import Quiet, System, expand, setting_options, system_options, whole
 from nres.cli.train import finished
 from nres.figures import DISPLAY_NAMES, comparison_figure
 from nres.files import write_json
@@ -30,9 +30,9 @@ from nres.runs import (
 from nres.runs.compare import AXES, Curve, headline
 from nres.runs.defaults import EVALUATIONS
 from nres.runs.methods import ESTIMATOR_SETTINGS
-from nres.runs.settings import DECLARATIONS, checked
+from nres.runs.settings import DECLARATIONS, EVERYDAY, METRICS, checked
 
-# With a budget of seconds, updates are not what ends a run.
+# The number of updates of a run that a budget of seconds ends.
 ENDLESS = 10**9
 
 
@@ -40,46 +40,67 @@ ENDLESS = 10**9
 @expand(given=setting_options("compare"), options=system_options)
 def compare(
     system: System,
-    given: dict[str, Any],
-    options: dict[str, Any],
+    *,
     methods: Annotated[
         str,
         typer.Option(
-            help="Compare these methods, with commas between their names.", metavar="NAMES"
+            help="Compare these methods, separated by commas.",
+            metavar="NAMES",
+            rich_help_panel=EVERYDAY,
         ),
     ] = "nres,pes,tes,fulles",
     seeds: Annotated[
-        int, typer.Option(help="Run each method with N seeds.", min=1, metavar="N")
+        int,
+        typer.Option(
+            help="Run each method with N seeds.",
+            callback=whole(),
+            metavar="N",
+            rich_help_panel=EVERYDAY,
+        ),
     ] = 3,
+    options: dict[str, Any],
+    given: dict[str, Any],
     budget_steps: Annotated[
         float | None,
         typer.Option(
-            help="Stop each run after so many unroll steps, for example 1e8.",
+            help="Stop each run after this many unroll steps instead, for example 1e8.",
             metavar="STEPS",
             rich_help_panel=DECLARATIONS["budget_seconds"].panel,
+            show_default="no limit",
         ),
     ] = None,
     level: Annotated[
         float | None,
         typer.Option(
-            help="Measure the time to this level; by default to the best that NRES reaches early."
+            help="Report when each method first reaches this loss.",
+            metavar="LOSS",
+            rich_help_panel=METRICS,
+            show_default="the best loss of NRES in the first half of its updates",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the comparison to this folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the comparison to this folder, or resume the one in it.",
+            metavar="FOLDER",
+            show_default="runs/SYSTEM-compare-TIME",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run several methods one after another, then tabulate and draw them side by side.
+    """Run several methods in turn; print a table and draw a figure that compare them.
 
-    Given the folder of a comparison that was interrupted, continue that one.
+    The same command with the same --out resumes a comparison that was interrupted.
 
     Example: nres compare lorenz --methods nres,pes,fulles --seeds 3 --budget-steps 1e8
     """
     names = [name.strip().lower() for name in methods.split(",") if name.strip()]
     if len(set(names)) < len(names) or not names:
-        raise SettingsError(f"--methods names each method once, got {methods!r}.")
+        raise SettingsError(f"--methods must name each method once, got {methods!r}.")
     updates, budget_seconds = given.pop("updates"), given.pop("budget_seconds")
     if sum(budget is not None for budget in (updates, budget_steps, budget_seconds)) > 1:
-        raise SettingsError("give one of --updates, --budget-steps and --budget-seconds.")
+        raise SettingsError("give only one of --updates, --budget-steps and --budget-seconds.")
     for option, budget in ("steps", budget_steps), ("seconds", budget_seconds):
         if budget is not None and not 0 < budget < math.inf:
             raise SettingsError(f"--budget-{option} must be positive, got {budget}.")
@@ -89,18 +110,18 @@ def compare(
         other = ESTIMATOR_SETTINGS - set(METHODS[checked("method", name)].accepts)
         own = {k: v for k, v in common.items() if k not in other}
         own["updates"] = _updates(system, name, own, updates, budget_steps, budget_seconds)
-        # Evaluations are what a comparison is for: their cost is no reason to make fewer.
+        # A comparison needs all of its evaluations, whatever they cost.
         made = own["updates"] or resolve(system, name, eval_every=1, **own).updates
         own["eval_every"] = max(1, made // EVALUATIONS)
         if budget_seconds is not None:
             own |= {"budget_seconds": budget_seconds, "log_every": 1000, "eval_every": ENDLESS}
         planned[name] = [resolve(system, name, seed=seed, **own) for seed in range(seeds)]
-    # Everything is made once before anything runs, so that a mistake in the last shows at once.
+    # Build everything once before the first run, so that all mistakes show at once.
     for settings in planned.values():
         build(settings[0])
     folder = out or new_path(system, "compare")
     console = Console()
-    again = f"The same command with --out {folder} goes on."
+    again = f"Resume with the same command and --out {folder}"
     runs = {
         name: [
             finished(folder / f"{name}-{s.seed}", s, console, again=again, quiet=quiet)
@@ -114,7 +135,7 @@ def compare(
     comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
     write_json(folder / "comparison.json", summary)
     if not quiet:
-        console.print(_table(summary))
+        console.print(_losses(summary), _times(summary))
         say(f"Comparison: {folder}", console)
 
 
@@ -133,7 +154,10 @@ def _updates(
     estimator = build(resolve(system, method, eval_every=1, **own)).estimator
     each = estimator.members * estimator.workers * estimator.window
     if budget_steps < each:
-        raise SettingsError(f"--budget-steps is less than one update of {method}, {each} steps.")
+        raise SettingsError(
+            f"--budget-steps must allow at least one update of {method}, which takes {each} steps; "
+            f"got {budget_steps:g}."
+        )
     return int(budget_steps // each)
 
 
@@ -183,29 +207,40 @@ def _ratio(value: float, reference: float) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    """Return a number for JSON, which knows no infinity: null means never."""
+    """Return a number for JSON; `None` stands for infinity, which JSON lacks, and means never."""
     return value if math.isfinite(value) else None
 
 
-def _table(summary: dict[str, Any]) -> Table:
+def _losses(summary: dict[str, Any]) -> Table:
+    """Return a table of the losses that each method reached."""
+    measured = summary["measured"].replace("_", " ")
+    table = compact_table(
+        f"{measured.capitalize()} on {summary['system']}, mean over seeds",
+        "method", "seeds", "final", "best",
+    )  # fmt: skip
+    for row in summary["methods"]:
+        reached = ("diverged" if x is None else f"{x:.4g}" for x in (row["final"], row["best"]))
+        table.add_row(DISPLAY_NAMES[row["method"]], str(row["seeds"]), *reached)
+    return table
+
+
+def _times_longer(ratio: float) -> str:
+    """Format a ratio with three digits, and with all digits from 1000 on."""
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
+
+
+def _times(summary: dict[str, Any]) -> Table:
+    """Return a table of the cost at which each method first reached the level."""
     measured = summary["measured"].replace("_", " ")
     reference = DISPLAY_NAMES[summary["reference"]]
-    title = (
-        f"{summary['system']}: {measured}, and when it first is {summary['level']:.4g} "
-        f"(in brackets: relative to {reference})"
-    )
-    table = Table(title=plain(title))
-    table.add_column("method")
-    for heading in ("at the end", "at best", "updates", "sequential steps", "total steps", "s"):
-        table.add_column(heading, justify="right")
+    table = compact_table(
+        f"\nCost until the {measured} first is {summary['level']:.4g} (relative to {reference})",
+        "method", "updates", "sequential steps", "total steps", "seconds",
+    )  # fmt: skip
     for row in summary["methods"]:
         cells = (
-            "never" if x is None else f"{x:.3g}" + ("" if r is None else f" ({r:.2f}×)")
+            "never" if x is None else f"{x:.3g}" + ("" if r is None else f" ({_times_longer(r)}×)")
             for x, r in ((row["reached"][axis], row["times_longer"][axis]) for axis in AXES)
         )
-        table.add_row(
-            DISPLAY_NAMES[row["method"]],
-            *("diverged" if x is None else f"{x:.4g}" for x in (row["final"], row["best"])),
-            *cells,
-        )
+        table.add_row(DISPLAY_NAMES[row["method"]], *cells)
     return table

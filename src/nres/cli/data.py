@@ -12,19 +12,41 @@ from nres.cli.console import plain, say
 from nres.cli.errors import explained
 from nres.data import DATASETS, download, places
 from nres.runs import SettingsError
+from nres.runs.settings import EVERYDAY
 
 
 @explained
 def data(
     fetch: Annotated[
-        str | None, typer.Option("--download", help="Download this data set.", metavar="NAME")
+        str | None,
+        typer.Option(
+            "--download",
+            help="Download this data set.",
+            metavar="NAME",
+            rich_help_panel=EVERYDAY,
+            show_default="list the data sets",
+        ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Look for data sets, and put them, in this folder.")
+        Path | None,
+        typer.Option(
+            help="Look for data sets in this folder, and download to it.",
+            metavar="FOLDER",
+            rich_help_panel=EVERYDAY,
+            show_default="the folders that `nres data` lists",
+        ),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Download from this mirror.")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Download from this mirror.",
+            metavar="URL",
+            rich_help_panel=EVERYDAY,
+            show_default="from the data set",
+        ),
+    ] = None,
 ) -> None:
-    """List the data sets that are found, or download one.
+    """List the data sets and where they are, or download one.
 
     Example: nres data --download cifar10
     """
@@ -32,7 +54,7 @@ def data(
     if fetch is not None:
         if fetch not in DATASETS:
             raise SettingsError(
-                f"no data set is called {fetch!r}: there are {', '.join(DATASETS)}."
+                f"no data set is called {fetch!r}: choose one of {', '.join(DATASETS)}."
             )
         with _bars(console) as bars:
             tasks: dict[str, TaskID] = {}
@@ -46,17 +68,19 @@ def data(
         say(f"{fetch}: {folder}", console)
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("data set", "file", "where"):
+    for heading in ("data set", "file", "found in"):
         table.add_column(heading, overflow="fold")
-    table.add_row("fashion-mnist 8x8", "", "in the package")
+    table.add_row("fashion-mnist 8x8", "", "the package nres")
     for dataset in DATASETS.values():
         for i, file in enumerate(dataset.files):
             found = dataset.find(file, data_dir)
-            where = "[dim]not found[/dim]" if found is None else plain(found)
+            where = "[dim]not found[/dim]" if found is None else plain(found.parent)
             table.add_row(dataset.name if i == 0 else "", file.name, where)
     console.print(table)
-    looked = ", ".join(str(place) for place in places(data_dir))
-    say(f"\nLooked in {looked}. Get one with: nres data --download NAME", console)
+    say("\nFolders searched:", console)
+    for place in places(data_dir):
+        say(f"  {place}", console)
+    say("Download a data set with: nres data --download NAME", console)
 
 
 def _bars(console: Console) -> Progress:

@@ -1,4 +1,4 @@
-"""`nres demo`: all nine methods on a chaotic system, in about a minute."""
+"""`nres demo`: run all nine methods on a chaotic system, in about a minute."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.cli.console import say
+from nres.cli.console import compact_table, say
 from nres.cli.errors import explained
 from nres.cli.options import Seed
 from nres.display import Display
@@ -18,6 +18,7 @@ from nres.files import write_json
 from nres.runs import build, resolve
 from nres.runs.components import EVAL_KEY
 from nres.runs.registry import SYSTEMS
+from nres.runs.settings import EVERYDAY
 from nres.systems import Lorenz
 from nres.training import TrainResult, train
 
@@ -25,7 +26,12 @@ from nres.training import TrainResult, train
 @explained
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Write the figure and the numbers to this folder.")
+        Path,
+        typer.Option(
+            help="Write the figure and the numbers to this folder.",
+            metavar="FOLDER",
+            rich_help_panel=EVERYDAY,
+        ),
     ] = Path("."),
     seed: Seed = 0,
 ) -> None:
@@ -39,8 +45,9 @@ def demo(
         raise typer.BadParameter(f"--out needs a folder to write to: {error}") from error
     console = Console()
     console.print(
-        "Recovering the two parameters of a chaotic system from one coordinate over 2000 steps, "
-        "with the settings of the paper. Compiling takes a few seconds for each method.\n"
+        "Each method recovers the two parameters of a chaotic system from one coordinate over 2000 "
+        "steps, with the hyperparameters of the paper. Compilation takes a few seconds per "
+        "method.\n"
     )
     system, results = SYSTEMS["lorenz"].make(), {}
     for method in SYSTEMS["lorenz"].presets:
@@ -84,17 +91,10 @@ def _summary(system: Lorenz, name: str, result: TrainResult) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Lorenz, T = 2000, after training")
-    table.add_column("method")
-    for heading in (
-        "updates/s",
-        "unroll steps",
-        "one after another",
-        "seconds",
-        "test loss",
-        "distance to truth",
-    ):
-        table.add_column(heading, justify="right")
+    table = compact_table(
+        "Lorenz, T = 2000, after training",
+        "method", "updates/s", "steps", "sequential", "seconds", "test loss", "distance to truth",
+    )  # fmt: skip
     for row in rows:
         table.add_row(
             row["method"],

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, told in a sentence without a traceback."""
+"""Errors that a user can fix, printed as one sentence without a traceback."""
 
 import functools
 import os
@@ -42,13 +42,13 @@ TOLD = (
     OSError,
 )
 _WARNINGS = (NonFiniteWarning, DamagedMetricsWarning, LeftOutWarning)
-# What JAX says of a device that is not there, and of memory that is not enough.
+# Parts of the messages of JAX about a missing device and about too little memory.
 _BACKEND = ("Unable to initialize backend", "Unknown backend", "No visible")
 _MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
 
 
 def explained(command: Callable) -> Callable:
-    """Let a command end with one clear sentence where it cannot go on."""
+    """Decorate a command so that it ends with one clear sentence when it cannot continue."""
 
     @functools.wraps(command)
     def wrapped(*arguments, **options):
@@ -63,7 +63,11 @@ def explained(command: Callable) -> Callable:
                 tell(error)
                 end(2, error)
             except TOLD as error:
-                tell(error if str(error) else "there is not enough memory.")
+                tell(
+                    error
+                    if str(error)
+                    else "there is not enough memory: reduce the number of workers or episodes."
+                )
                 end(1, error)
             except Exception as error:
                 if isinstance(error, RuntimeError | ValueError) and (words := _of_jax(error)):
@@ -78,7 +82,7 @@ def explained(command: Callable) -> Callable:
 
 
 def _of_jax(error: Exception) -> str | None:
-    """Return a sentence for an error of JAX that the user can fix."""
+    """Return a message for an error of JAX that the user can fix, or `None` for any other."""
     text = str(error)
     if any(words in text for words in _BACKEND):
         wanted = os.environ.get("JAX_PLATFORMS")
@@ -90,16 +94,16 @@ def _of_jax(error: Exception) -> str | None:
 
 
 def end(code: int, error: Exception | None = None) -> NoReturn:
-    """End the command before its time."""
+    """End the command early, with an exit code."""
     if is_multihost():
-        # The usual way would be to wait for the others, who wait for this one.
+        # A usual exit would wait for the other processes, which wait for this one.
         sys.stdout.flush()
         os._exit(code)
     raise typer.Exit(code) from error
 
 
 def tell(error: Exception | str) -> None:
-    """Print what went wrong, in a sentence."""
+    """Print an error message to standard error."""
     _print("Error: ", "bold red", str(error))
 
 

@@ -1,30 +1,30 @@
-"""Commands of other packages, which they offer as entry points of the group `nres.commands`.
+"""Commands of other packages, offered as entry points of the group `nres.commands`.
 
-A package declares in its `pyproject.toml`
+A package declares a command in its `pyproject.toml`:
 
     [project.entry-points."nres.commands"]
     name = "package.module:function"
 
-where the function is a command as typer understands one. It is imported when it is called, or
-listed by `nres --help`.
+The function is a typer command. nres imports it when somebody calls it or asks for `nres --help`.
 """
 
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from nres.cli.errors import tell
+from nres.cli.help import Command, Group
 from nres.errors import first_line
 
 GROUP = "nres.commands"
-# Commands that come with the source of nres, by the package that has them.
+PANEL = "Commands of other packages"
+# Commands that come with the source of nres, and the package that contains each.
 INCLUDED = {"reproduce": "nres_paper"}
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands of nres, then those of other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -33,7 +33,7 @@ class Commands(TyperGroup):
         return super().list_commands(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; one of another package is imported now."""
+        """Return a command, and import it first if another package offers it."""
         if cmd_name not in self.commands:
             self._discover()
         command: Any = self.commands.get(cmd_name)
@@ -49,7 +49,7 @@ class Commands(TyperGroup):
         return command
 
     def _discover(self) -> None:
-        """Add what is installed to the commands, without importing it."""
+        """Add the installed commands of other packages, without importing them."""
         commands: dict[str, Any] = self.commands  # type: ignore[assignment]
         for point in entry_points(group=GROUP):
             commands.setdefault(point.name, point)
@@ -59,7 +59,7 @@ def _load(point: EntryPoint) -> Any:
     """Import a command; if that fails, return one that says why, so that the others work."""
     app = typer.Typer(add_completion=False)
     try:
-        app.command(point.name)(point.load())
+        app.command(point.name, cls=Command, rich_help_panel=PANEL)(point.load())
     except Exception as error:
         reason = f"{point.value} cannot be imported: {type(error).__name__}: {first_line(error)}"
 
@@ -68,5 +68,7 @@ def _load(point: EntryPoint) -> Any:
             raise typer.Exit(1)
 
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        app.command(point.name, help=reason, context_settings=anything)(failed)
+        app.command(
+            point.name, cls=Command, help=reason, context_settings=anything, rich_help_panel=PANEL
+        )(failed)
     return get_command(app)

@@ -1,4 +1,4 @@
-"""`nres list`, `nres show`, `nres evaluate` and `nres plot`."""
+"""`nres list`, `nres show`, `nres evaluate` and `nres plot`: inspect systems and runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,45 +9,42 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nres.checks import LARGEST
-from nres.cli.console import plain, say
+from nres.cli.console import compact_table, plain, say
 from nres.cli.errors import explained
-from nres.cli.options import Best, RunFolder, Seed, TrustCode
+from nres.cli.options import Best, RunFolder, RunFolders, Seed, TrustCode, whole
 from nres.cli.outcome import losses
 from nres.evaluation import evaluate as evaluate_system
 from nres.figures import run_figure
 from nres.runs import METHODS, OPTIMIZERS, Run, RunError
 from nres.runs.registry import SYSTEMS
+from nres.runs.settings import EVERYDAY
 
 
 @explained
 def list_known() -> None:
-    """List systems, methods and presets.
+    """List the systems, methods, optimizers and presets.
 
     Example: nres list
     """
     console = Console()
-    systems = Table(title="Systems", title_justify="left", box=None, pad_edge=False)
-    for heading in ("name", "what", "presets"):
-        systems.add_column(heading)
+    systems = compact_table("Systems", "name")
+    systems.add_column("task; an episode has T steps")
     for name, known in SYSTEMS.items():
-        systems.add_row(name, known.summary, ", ".join(known.presets))
-    methods = Table(title="\nMethods", title_justify="left", box=None, pad_edge=False)
-    for heading in ("name", "what", "options"):
-        methods.add_column(heading)
+        systems.add_row(name, known.summary)
+    methods = compact_table("\nMethods", "name")
+    methods.add_column("gradient estimate")
+    methods.add_column("options besides --workers")
     for name, info in METHODS.items():
-        methods.add_row(name, info.summary, ", ".join(info.accepts))
+        own = (f"--{option}" for option in info.accepts if option != "workers")
+        methods.add_row(name, info.summary, " ".join(own))
     console.print(systems, methods)
-    console.print(f"\nOptimizers: {', '.join(OPTIMIZERS)}.")
+    console.print("\nOptimizers")
+    console.print(", ".join(OPTIMIZERS))
     for name, known in SYSTEMS.items():
         if not known.presets:
             continue
-        presets = Table(
-            title=f"\nPresets of {name}", title_justify="left", box=None, pad_edge=False
-        )
         fields = ("workers", "window", "period", "sigma", "optimizer", "lr", "updates")
-        for heading in ("method", *fields):
-            presets.add_column(heading, justify="left" if heading == "method" else "right")
+        presets = compact_table(f"\nPresets of {name}", "method", *fields)
         for method, preset in known.presets.items():
             values = (getattr(preset, field) for field in fields)
             presets.add_row(method, *("–" if v is None else str(v) for v in values))
@@ -56,7 +53,7 @@ def list_known() -> None:
 
 @explained
 def show(run: RunFolder) -> None:
-    """Show a run: settings, versions, progress, best loss.
+    """Show the settings, versions, progress and losses of a run.
 
     Example: nres show runs/first
     """
@@ -65,7 +62,7 @@ def show(run: RunFolder) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     metadata = {k: v for k, v in opened.settings.to_json().items() if v not in (None, {})}
     metadata["created"] = config.get("created")
-    for name in ("device", "versions", "git"):  # as they were found, whatever they are
+    for name in ("device", "versions", "git"):  # a foreign config may hold anything here
         value = config.get(name)
         described = value.items() if isinstance(value, dict) else ()
         metadata[name] = ", ".join(f"{k} {v}" for k, v in described)
@@ -87,7 +84,13 @@ def show(run: RunFolder) -> None:
 def evaluate(
     run: RunFolder,
     episodes: Annotated[
-        int, typer.Option(help="Average over N episodes.", min=1, max=LARGEST)
+        int,
+        typer.Option(
+            help="Average the loss over N episodes.",
+            callback=whole(),
+            metavar="N",
+            rich_help_panel=EVERYDAY,
+        ),
     ] = 100,
     seed: Seed = 0,
     best: Best = False,
@@ -102,28 +105,39 @@ def evaluate(
     result = evaluate_system(components.system, theta, jax.random.key(seed), episodes=episodes)
     each = np.asarray(result.losses)
     stderr = each.std(ddof=1) / np.sqrt(episodes) if episodes > 1 else 0.0
-    say(f"loss: {each.mean():.5g} ± {stderr:.2g} over {episodes} episodes, after {updates} updates")
-    say("As measured while training:")
+    say(
+        f"loss: {each.mean():.5g} ± {stderr:.2g} "
+        f"(mean ± standard error over {episodes:,} episodes, after {updates:,} updates)"
+    )
+    say("Metrics as evaluated during training:")
     for name, value in components.measure(theta).items():
         say(f"  {name}: {float(value):.5g}")
 
 
 @explained
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    out: Annotated[Path | None, typer.Option(help="Write this picture.")] = None,
+    runs: RunFolders,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write this .png, .pdf or .svg file.",
+            metavar="FILE",
+            rich_help_panel=EVERYDAY,
+            show_default="figure.png in the run's folder, runs.png for several runs",
+        ),
+    ] = None,
 ) -> None:
-    """Draw one or several runs: into the run's folder, or to a file.
+    """Draw the loss curves of one or several runs.
 
     Example: nres plot runs/first runs/second --out both.png
     """
     opened = [Run.open(run) for run in runs]
     for run in opened:
         if not len(run.metrics["update"]):
-            raise RunError(f"{run.path} has no metrics yet.")
+            raise RunError(f"{run.path} has no metrics yet: it has made no update.")
     if out is None:
         out = opened[0].path / "figure.png" if len(opened) == 1 else Path("runs.png")
     if out.suffix not in (".png", ".pdf", ".svg"):
-        raise RunError(f"{out} must end in .png, .pdf or .svg.")
+        raise RunError(f"--out must end in .png, .pdf or .svg, got {out}.")
     run_figure(opened, out)
     say(f"Figure: {out}")

@@ -1,4 +1,4 @@
-"""Connections between the processes of a run on several hosts."""
+"""Connection between the processes of a run on several hosts."""
 
 import contextlib
 import os
@@ -15,9 +15,9 @@ from nres import multihost
 from nres.cli.errors import tell
 from nres.errors import first_line
 from nres.runs import SettingsError
-from nres.runs.settings import PLACEMENT
+from nres.runs.settings import MACHINES
 
-# A process of which nothing is heard for so many seconds is taken for dead.
+# JAX considers a process dead after this many seconds without a heartbeat.
 HEARTBEAT_SECONDS = 60
 
 
@@ -25,89 +25,109 @@ def connect(
     coordinator: Annotated[
         str | None,
         typer.Option(
-            help="Join the processes of several hosts, the first of which listens here; auto on a "
-            "cluster that JAX knows.",
+            help="Run on several hosts, and connect to process 0 at this address; auto on "
+            "clusters that JAX detects.",
             metavar="HOST:PORT",
-            rich_help_panel=PLACEMENT,
+            rich_help_panel=MACHINES,
+            show_default="one host",
         ),
     ] = None,
     num_processes: Annotated[
         int | None,
-        typer.Option(help="Wait for N processes in all.", metavar="N", rich_help_panel=PLACEMENT),
+        typer.Option(
+            help="Set the number of processes.",
+            metavar="N",
+            rich_help_panel=MACHINES,
+            show_default="required with --coordinator HOST:PORT",
+        ),
     ] = None,
     process_id: Annotated[
         int | None,
         typer.Option(
-            help="Be this one of the processes, from 0.", metavar="I", rich_help_panel=PLACEMENT
+            help="Number this process, from 0 to N - 1.",
+            metavar="I",
+            rich_help_panel=MACHINES,
+            show_default="required with --coordinator HOST:PORT",
         ),
     ] = None,
     connect_timeout: Annotated[
         int,
         typer.Option(
-            help="Wait for the others this long.", metavar="SECONDS", rich_help_panel=PLACEMENT
+            help="Wait up to N seconds for the other processes.",
+            metavar="N",
+            rich_help_panel=MACHINES,
         ),
     ] = 60,
 ) -> None:
-    """Make this process one of several, if it is said to be; before JAX computes anything."""
+    """Connect this process to those of the other hosts, before JAX computes anything.
+
+    Without `coordinator` there is only this process, and the function does nothing.
+    """
     if coordinator is None:
         if num_processes is not None or process_id is not None:
-            raise SettingsError("--num-processes and --process-id need a --coordinator HOST:PORT.")
+            raise SettingsError("--num-processes and --process-id need --coordinator HOST:PORT.")
         return
     if coordinator == "auto":
         if num_processes is not None or process_id is not None:
-            raise SettingsError("--coordinator auto finds --num-processes and --process-id itself.")
+            raise SettingsError(
+                "--coordinator auto detects --num-processes and --process-id: leave them out."
+            )
         arguments: dict[str, Any] = {}
-        what = "not all processes of the cluster"
+        missing = "not all processes of the cluster"
     else:
         arguments = _checked(coordinator, num_processes, process_id)
-        what = f"not all of the {num_processes} processes"
+        missing = f"not all of the {num_processes} processes"
         if process_id:
             _wait_for(coordinator, connect_timeout)
     late = (
-        f"{what} came together within {connect_timeout} s. Start all of them, with the same "
-        "--coordinator and --num-processes and a --process-id of its own each; --connect-timeout "
-        "waits longer."
+        f"{missing} connected within {connect_timeout} s. Start all of them with the same "
+        "--coordinator and --num-processes, and each with its own --process-id. Increase "
+        "--connect-timeout to wait longer."
     )
     with _deadline(connect_timeout, late):
         try:
             jax.distributed.initialize(
                 **arguments,
-                initialization_timeout=2
-                * connect_timeout,  # it would end the process without a word
+                # Later than the deadline above: JAX would end the process without a message.
+                initialization_timeout=2 * connect_timeout,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
             wrong = num_processes not in (None, jax.process_count())
             with _without_greeting():
-                _, somewhere = multihost.agree_on(0, wrong)  # now they are connected
+                _, somewhere = multihost.agree_on(0, wrong)
             if wrong:
                 raise multihost.HostError(
-                    f"process {process_id} was started with --num-processes {num_processes}, and "
-                    f"process 0 with {jax.process_count()}: all must say the same."
+                    f"process {process_id} was started with --num-processes {num_processes}, but "
+                    f"process 0 with {jax.process_count()}: give all processes the same number."
                 )
             if somewhere:
                 raise multihost.HostError(
-                    "another process was started with another --num-processes."
+                    "another process was started with a different --num-processes: give all "
+                    "processes the same number."
                 )
         except multihost.HostError:
             raise
         except (RuntimeError, ValueError) as error:
             reason = first_line(error)
             if not arguments:
-                reason += " JAX knows SLURM, Open MPI, Kubernetes and TPUs; else give HOST:PORT."
+                reason += (
+                    " JAX detects SLURM, Open MPI, Kubernetes and TPUs; elsewhere give HOST:PORT."
+                )
             raise multihost.HostError(f"this process cannot join the others: {reason}") from error
 
 
 def _checked(coordinator: str, num_processes: int | None, process_id: int | None) -> dict[str, Any]:
     if multihost.split_address(coordinator) is None:
         raise SettingsError(
-            f"--coordinator takes HOST:PORT, such as 10.0.0.1:9876, or auto; got {coordinator!r}."
+            f"--coordinator takes HOST:PORT, for example 10.0.0.1:9876, or auto; got "
+            f"{coordinator!r}."
         )
     if num_processes is None or process_id is None:
-        raise SettingsError("--coordinator needs --num-processes and --process-id, too.")
+        raise SettingsError("--coordinator also needs --num-processes and --process-id.")
     if not 0 <= process_id < num_processes:
         raise SettingsError(
-            f"--process-id goes from 0 to --num-processes - 1, {num_processes - 1}; got "
-            f"{process_id}."
+            f"--process-id must be from 0 to {num_processes - 1}, one less than --num-processes; "
+            f"got {process_id}."
         )
     arguments = {
         "coordinator_address": coordinator,
@@ -116,7 +136,7 @@ def _checked(coordinator: str, num_processes: int | None, process_id: int | None
     }
     host = multihost.split_address(coordinator)[0]  # type: ignore[index]
     if host in ("localhost", "127.0.0.1", "::1"):
-        # JAX would listen to every network that this machine is in.
+        # By default JAX would listen on all network interfaces.
         arguments["coordinator_bind_address"] = coordinator
     return arguments
 
@@ -132,14 +152,14 @@ def _wait_for(address: str, timeout: int) -> None:
         except OSError as error:
             if time.monotonic() > end or isinstance(error, socket.gaierror):
                 raise multihost.HostError(
-                    f"nobody answers at {address} ({error}). Is process 0 running there?"
+                    f"no process answers at {address} ({error}). Start process 0 there."
                 ) from error
             time.sleep(0.2)
 
 
 @contextlib.contextmanager
 def _deadline(seconds: int, message: str) -> Iterator[None]:
-    """End this process unless what follows is done in time; it cannot be interrupted otherwise."""
+    """End this process if the block takes too long: nothing else can interrupt it."""
 
     def end() -> None:
         tell(message)
@@ -156,7 +176,7 @@ def _deadline(seconds: int, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_greeting() -> Iterator[None]:
-    """Hide the greeting that the library which connects CPUs prints to standard output."""
+    """Hide what the library that connects CPUs (Gloo) prints to standard output."""
     before = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

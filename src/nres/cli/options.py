@@ -1,4 +1,4 @@
-"""Options that several commands share, and those that follow from the settings of a run."""
+"""Options that several commands share, and the options generated from the settings of a run."""
 
 import functools
 import inspect
@@ -9,36 +9,96 @@ from typing import Annotated, Any
 
 import typer
 
+from nres.checks import LARGEST, whole_number
 from nres.runs import SettingsError
 from nres.runs.declarations import SEEDS
-from nres.runs.settings import DECLARATIONS, default_of, type_of
+from nres.runs.methods import METHODS
+from nres.runs.registry import SYSTEMS
+from nres.runs.settings import DECLARATIONS, EVERYDAY, METRICS, SYSTEM, default_of, type_of
 
-SYSTEM = "System"
 
-System = Annotated[str, typer.Argument(help=DECLARATIONS["system"].help)]
+def whole(least: int = 1, most: int = LARGEST) -> Callable[[int | None], int | None]:
+    """Make a check of a whole number, as a callback of an option.
+
+    With typer's `min` and `max`, the help would show numbers of up to 19 digits.
+    """
+
+    def check(value: int | None) -> int | None:
+        try:
+            return None if value is None else whole_number("it", value, least, most)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return check
+
+
+def _starting_with(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Make the function with which a shell completes one of the names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+System = Annotated[
+    str,
+    typer.Argument(
+        help=DECLARATIONS["system"].help,
+        metavar="SYSTEM",
+        autocompletion=_starting_with(SYSTEMS),
+    ),
+]
 Method = Annotated[
     str,
-    typer.Option(help=DECLARATIONS["method"].help, rich_help_panel=DECLARATIONS["method"].panel),
+    typer.Option(
+        help=DECLARATIONS["method"].help,
+        metavar=DECLARATIONS["method"].metavar,
+        rich_help_panel=DECLARATIONS["method"].panel,
+        autocompletion=_starting_with(METHODS),
+    ),
 ]
-RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+RunFolders = Annotated[list[Path], typer.Argument(help="The folders of runs.", metavar="RUN")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Print only errors.", rich_help_panel=EVERYDAY)
+]
 Seed = Annotated[
-    int, typer.Option(help=DECLARATIONS["seed"].help, min=SEEDS[0], max=SEEDS[1], metavar="SEED")
+    int,
+    typer.Option(
+        help=DECLARATIONS["seed"].help,
+        callback=whole(*SEEDS),
+        metavar="SEED",
+        rich_help_panel=EVERYDAY,
+    ),
 ]
 TrustCode = Annotated[
     bool,
-    typer.Option("--trust-code", help="Run the code that the folder names, whoever wrote it."),
+    typer.Option(
+        "--trust-code",
+        help="Run the code of the system that the folder names, even if you have not named it "
+        "on this machine.",
+        rich_help_panel=EVERYDAY,
+    ),
 ]
 Best = Annotated[
-    bool, typer.Option("--best", help="Take the parameters of the best evaluation instead.")
+    bool,
+    typer.Option(
+        "--best",
+        help="Use the parameters of the best evaluation instead of the newest checkpoint.",
+        rich_help_panel=EVERYDAY,
+    ),
 ]
 Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write TensorBoard event files, too.")
+    bool,
+    typer.Option(
+        "--tensorboard", help="Also write TensorBoard event files.", rich_help_panel=METRICS
+    ),
 ]
 
 
 def expand(**groups: Callable | Iterable[inspect.Parameter]) -> Callable[[Callable], Callable]:
-    """Replace parameters of a command by groups of options, which it gets as dictionaries.
+    """Replace parameters of a command by groups of options, which it receives as dictionaries.
 
     ```python
     @expand(hosts=connect, given=setting_options("train"))
@@ -46,10 +106,12 @@ def expand(**groups: Callable | Iterable[inspect.Parameter]) -> Callable[[Callab
         connect(**hosts)
     ```
 
-    **Arguments:**
+    Args:
+        groups: The options that replace each parameter, by its name: a list of parameters with
+            typer's annotations, or a function that has such parameters.
 
-    - `groups`: by the name of a parameter, its options: parameters with typer's annotations, or a
-        function that has them.
+    Returns:
+        A decorator for the command.
     """
     options = {
         name: list(inspect.signature(group).parameters.values() if callable(group) else group)
@@ -60,7 +122,7 @@ def expand(**groups: Callable | Iterable[inspect.Parameter]) -> Callable[[Callab
         parameters = []
         for name, parameter in inspect.signature(command).parameters.items():
             parameters += options.get(name, [parameter])
-        # In any order: a parameter with a default may come first.
+        # Keyword-only parameters may come in any order, also after one with a default.
         parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
 
         @functools.wraps(command)
@@ -76,18 +138,33 @@ def expand(**groups: Callable | Iterable[inspect.Parameter]) -> Callable[[Callab
     return decorate
 
 
-def setting_options(command: str) -> list[inspect.Parameter]:
-    """Return an option for each of the settings that a command has, as they are declared."""
-    return [setting_option(name) for name, d in DECLARATIONS.items() if command in d.commands]
+def setting_options(command: str, default_text: str | None = None) -> list[inspect.Parameter]:
+    """Return the options of a command that are settings, in the order of their declarations.
+
+    Args:
+        command: The name of the command.
+        default_text: The default of all of them in words, if it is not the declared one.
+
+    Returns:
+        Parameters with typer's annotations.
+    """
+    names = [name for name, declared in DECLARATIONS.items() if command in declared.commands]
+    return [setting_option(name, default_text) for name in names]
 
 
-def setting_option(name: str) -> inspect.Parameter:
+def setting_option(name: str, default_text: str | None = None) -> inspect.Parameter:
     """Return the option of a setting."""
     declared = DECLARATIONS[name]
+    shown = default_text or declared.default_text
     kind = declared.typed or type_of(name)
     flag = declared.flag or f"--{name.replace('_', '-')}"
     option = typer.Option(
-        flag, help=declared.help, metavar=declared.metavar, rich_help_panel=declared.panel
+        flag,
+        help=declared.help,
+        metavar=declared.metavar,
+        rich_help_panel=declared.panel,
+        show_default=True if shown is None else shown,
+        autocompletion=_starting_with(declared.choices) if declared.choices else None,
     )
     annotation = Annotated[kind, option] if kind is bool else Annotated[kind | None, option]
     return inspect.Parameter(
@@ -103,25 +180,32 @@ def system_options(
             help=DECLARATIONS["options"].help,
             metavar="NAME=VALUE",
             rich_help_panel=SYSTEM,
+            show_default="from the system",
         ),
     ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Give a simulator this policy: linear, mlp:64,64 or mlp:64,64:relu.",
+            help="Control a simulator with this policy: linear, mlp:64,64 or mlp:64,64:relu.",
+            metavar="POLICY",
             rich_help_panel=SYSTEM,
+            show_default="linear",
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Read data sets that do not come with nres from this folder.",
+            help="Read downloaded data sets from this folder.",
             metavar="FOLDER",
             rich_help_panel=SYSTEM,
+            show_default="the folders that `nres data` lists",
         ),
     ] = None,
 ) -> dict[str, Any]:
-    """Return the arguments of a system: `NAME=VALUE` with values in JSON or text, and others."""
+    """Return the arguments of a system: those given as `NAME=VALUE`, the policy and the folder.
+
+    A value is JSON, or text if it is not valid JSON.
+    """
     named = {"policy": policy, "data_dir": data_dir}
     given: dict[str, Any] = {name: str(value) for name, value in named.items() if value is not None}
     for pair in options or []:
@@ -130,6 +214,6 @@ def system_options(
             raise SettingsError(f"--set takes NAME=VALUE, for example horizon=500; got {pair!r}.")
         try:
             given[name] = json.loads(value)
-        except (ValueError, RecursionError):  # text, or too long or deep for a value
+        except (ValueError, RecursionError):  # it is text, or nested too deeply
             given[name] = value
     return given

@@ -1,4 +1,4 @@
-"""Summaries of a run: its end, and its losses at any time."""
+"""Summaries of a run: its outcome and its losses."""
 
 import math
 
@@ -8,44 +8,47 @@ from rich.console import Console
 from nres.cli.console import say
 from nres.runs import Outcome, Run
 
-# The training loss, with the noise of the method, and the loss of `theta` itself.
+# The columns of the training loss, with the noise of the method, and of the loss of `theta`.
 TRAINING_LOSS, LOSS = "loss", "eval/loss"
 
 
 def tell_outcome(console: Console, outcome: Outcome) -> None:
-    """Print how a run ended, in a few lines."""
+    """Print a summary of a run that has ended, in a few lines."""
     run, result = outcome.run, outcome.result
     state, history = result.state, result.history
     made = f"{state.update:,} of {run.settings.updates:,} updates"
     if not len(history.update):
-        say(f"{made}: the run was complete.", console)
+        say(f"{made}: the run was complete already.", console)
     else:
         seconds = float(history.seconds[-1]) - history.began
         rate = len(history.update) / seconds if seconds else 0.0
         this_time = "" if outcome.resumed_at is None else f", {len(history.update):,} of them now,"
         say(
-            f"{made}{this_time} in {seconds:.1f} s ({rate:,.0f}/s); evaluating took "
-            f"{history.eval_time:.1f} s, compiling and unlocking {history.setup_time:.1f} s.",
+            f"{made}{this_time} in {seconds:.1f} s ({rate:,.0f}/s)\n"
+            f"evaluation {history.eval_time:.1f} s, "
+            f"compilation and setup {history.setup_time:.1f} s",
             console,
         )
     say(
-        f"{state.steps.total:.2e} unroll steps, {state.steps.sequential:.2e} of them sequential.",
+        f"unroll steps: {state.steps.total:.2e} in total, {state.steps.sequential:.2e} sequential",
         console,
     )
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
     if outcome.unfinished and not outcome.diverged:
-        say(f"Interrupted. Go on with: nres resume {run.path}", console)
+        say(f"Interrupted. Resume with: nres resume {run.path}", console)
 
 
 def losses(run: Run, made: int | None = None) -> list[str]:
     """Describe the training loss and the evaluations of a run, from the first to the last.
 
-    **Arguments:**
+    Args:
+        run: The run.
+        made: The number of updates made, if it is larger than in the metrics.
 
-    - `run`: the run.
-    - `made`: the number of updates made, if it is more than the metrics tell of.
+    Returns:
+        Lines of text.
     """
     metrics, lines = run.metrics, []
     training = metrics[TRAINING_LOSS]
@@ -68,13 +71,13 @@ def losses(run: Run, made: int | None = None) -> list[str]:
         else:
             line = f"{label}: {values[0]:.5g} → {values[-1]:.5g}{best}"
         if updates[-1] < made:
-            line += f" (evaluated after {updates[-1]:,} updates, not since)"
+            line += f" (last evaluated after {updates[-1]:,} updates)"
         lines.append(line)
     return lines + large_noise(run)
 
 
 def large_noise(run: Run) -> list[str]:
-    """Warn if the noise makes the loss a multiple of the loss without noise."""
+    """Return a note if the noise at least doubles the loss."""
     metrics = run.metrics
     if run.settings.sigma is None or LOSS not in metrics:
         return []
@@ -85,20 +88,20 @@ def large_noise(run: Run) -> list[str]:
     if not with_noise - without > abs(without):
         return []
     ratio = with_noise / without if without > 0 else math.inf
-    times = f"{ratio:.3g} times as large" if math.isfinite(ratio) else "much worse"
+    times = f"{ratio:.3g} times as large" if math.isfinite(ratio) else "much larger"
     return [
-        f"Note: with the noise of sigma = {run.settings.sigma} the loss is {times}, "
-        f"{with_noise:.4g} instead of {without:.4g}. Training minimises the former; a smaller "
-        "sigma brings them closer."
+        f"Note: noise with sigma = {run.settings.sigma} makes the loss {times}: {with_noise:.4g} "
+        f"instead of {without:.4g}. Training minimizes the loss with noise; reduce sigma to bring "
+        "the two closer."
     ]
 
 
 def diverged(outcome: Outcome) -> str:
-    """Return the sentence for a run that has no finite worker any more."""
+    """Return the error message for a run that has diverged."""
     run = outcome.run
     return (
-        f"no worker of {run.path} gives a finite loss or gradient any more, so the run has ended "
-        f"after {outcome.result.state.update:,} updates. Its newest checkpoint, of update "
-        f"{run.updates_made():,}, is from before. Begin again from there with smaller steps: "
+        f"{run.path} has diverged: after {outcome.result.state.update:,} updates no worker gives a "
+        f"finite loss or gradient. The newest checkpoint, of update {run.updates_made():,}, is "
+        "still finite. Start a new run from it with a smaller learning rate: "
         f"nres train {run.settings.system} --from {run.path} --lr ..."
     )

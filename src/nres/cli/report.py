@@ -1,4 +1,4 @@
-"""`nres report`: compare runs on one page."""
+"""`nres report`: write an HTML page that compares runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,29 +9,43 @@ from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.report import find_runs, write_report
 from nres.runs import SettingsError
+from nres.runs.settings import EVERYDAY
 
 
 @explained
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folders of runs, or of a comparison.", metavar="RUN...")
+        list[Path],
+        typer.Argument(help="The folders of runs or of comparisons.", metavar="RUN"),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Write this HTML file.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write this HTML file.",
+            metavar="FILE",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = Path("report.html"),
     title: Annotated[
         str | None,
-        typer.Option(help="Give the page this heading; by default the systems and methods."),
+        typer.Option(
+            help="Give the page this title.",
+            metavar="TITLE",
+            show_default="from the systems and methods",
+            rich_help_panel=EVERYDAY,
+        ),
     ] = None,
 ) -> None:
-    """Write one HTML page about runs: interactive curves, sortable tables, settings, pictures.
+    """Write an HTML page about runs: curves, tables, settings and pictures.
 
-    The page needs no network and no other file. It shows `notes.txt` of the folder of a run, and
-    the variance figures and animations in it.
+    The page is one file and needs no network. It includes `notes.txt`, variance figures and
+    animations from the folders of the runs.
 
     Example: nres report runs/first runs/second -o report.html
     """
     if out.suffix not in (".html", ".htm"):
-        raise SettingsError(f"{out} must end in .html.")
+        raise SettingsError(f"--out must end in .html, got {out}.")
     write_report(find_runs(runs), out, title)
     say(f"Report: {out}")

@@ -31,7 +31,7 @@ from nres.figures import run_figure
 from nres.runs import Run, RunError, Settings, SettingsError, build, execute, new_path, resolve
 from nres.runs.folder import shared_theta
 from nres.runs.placement import relocated
-from nres.runs.settings import checked
+from nres.runs.settings import EVERYDAY, checked
 from nres.system import Theta
 
 
@@ -40,15 +40,26 @@ from nres.system import Theta
 def train(
     system: System,
     *,
-    options: dict[str, Any],
     method: Method = "nres",
+    options: dict[str, Any],
     given: dict[str, Any],
-    hosts: dict[str, Any],
-    out: Annotated[Path | None, typer.Option(help="Write the run to this folder.")] = None,
     tensorboard: Tensorboard = False,
+    hosts: dict[str, Any],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run to this folder.",
+            metavar="FOLDER",
+            show_default="runs/SYSTEM-METHOD-TIME",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a system's parameters. Settings that are not given are those of the paper.
+    """Train the parameters of a system.
+
+    Defaults come from the preset of the system and the method, with the hyperparameters of the
+    paper, if there is one; `nres list` shows the presets.
 
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
     """
@@ -60,7 +71,7 @@ def train(
     components = build(settings)
     if start is not None:
         components = dataclasses.replace(components, theta=_start(Path(start), components.theta))
-    # The first process has the folder, and creates it.
+    # The first process creates the folder; the others need not see it.
     chosen = str(out or new_path(system, settings.method)) if multihost.is_primary() else None
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
@@ -68,19 +79,19 @@ def train(
 
 
 def _start(path: Path, like: Theta) -> Theta:
-    """Read the parameters of another run's newest checkpoint, or of a file."""
+    """Read the initial parameters from a run's newest checkpoint or from a file."""
     if not multihost.from_primary(path.is_dir()):
         return shared_theta(path.resolve(), like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
         updates = checkpoints.updates()
         if not updates:
             raise SettingsError(f"--from {path}: there is no checkpoint in that folder.")
-        # The code of that run is not needed for this, and is not run.
+        # This does not run the code of that run's system.
         return checkpoints.restore(updates[-1], {"theta": like}, partial=True)[0]["theta"]
 
 
 @explained
-@expand(given=setting_options("resume"), hosts=connect)
+@expand(given=setting_options("resume", default_text="as before"), hosts=connect)
 def resume(
     run: RunFolder,
     given: dict[str, Any],
@@ -89,17 +100,19 @@ def resume(
         bool,
         typer.Option(
             "--fresh-episodes",
-            help="Keep parameters and optimizer, and begin new episodes; for simulators whose "
+            help="Keep parameters and optimizer, and start new episodes; for simulators whose "
             "states cannot be saved.",
+            rich_help_panel=EVERYDAY,
         ),
     ] = False,
     trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was interrupted or killed; it ends exactly as it would have.
+    """Resume a run that was interrupted or killed; the result is exactly the same.
 
-    --devices or --ray continue it elsewhere; --ray none brings it back from a Ray cluster.
+    Use --devices or --ray to resume it on other devices or machines, and --ray none to bring it
+    back from a Ray cluster.
 
     Example: nres resume runs/first
     """
@@ -119,13 +132,12 @@ def resume(
 
 
 def carry_out(run: Run, *, quiet: bool, **options: Any) -> None:
-    """Execute a run with a display, draw its figure, and say how it ended.
+    """Execute a run with a live display, draw its figure, and print its outcome.
 
-    **Arguments:**
-
-    - `run`: the run.
-    - `quiet`: whether to print nothing but errors.
-    - `options`: arguments of `nres.runs.execute`.
+    Args:
+        run: The run.
+        quiet: Print only errors.
+        options: Arguments of `nres.runs.execute`.
     """
     console = Console()
     quiet = quiet or not multihost.is_primary()
@@ -136,8 +148,9 @@ def carry_out(run: Run, *, quiet: bool, **options: Any) -> None:
         with Display(title, console, quiet=silent) as display:
             outcome = execute(run, progress=display, **options)
     except KeyboardInterrupt:
-        # While compiling, or a second time: what is lost was not in a checkpoint yet.
-        say(f"Interrupted. Go on from the newest checkpoint with: nres resume {run.path}", console)
+        # It came during compilation, or for a second time: updates since the newest checkpoint
+        # are lost.
+        say(f"Interrupted. Resume from the newest checkpoint with: nres resume {run.path}", console)
         end(130)
     run = outcome.run
     if multihost.is_primary():
@@ -147,14 +160,22 @@ def carry_out(run: Run, *, quiet: bool, **options: Any) -> None:
     if outcome.diverged:
         raise RunError(diverged(outcome))
     if outcome.unfinished and (outcome.signal is not None or multihost.is_multihost()):
-        # If it was none of this process, another one of the run got it.
+        # If this process received no signal, another process of the run did.
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
 
 
 def finished(path: Path, settings: Settings, console: Console, *, again: str, quiet: bool) -> Run:
-    """Return the run with these settings in a folder, executed as far as it is not.
+    """Return the finished run with these settings in a folder; start or resume it if need be.
 
-    If that is interrupted, the command ends, and says how to go on: `again`.
+    Args:
+        path: The folder.
+        settings: The settings of the run.
+        console: The console to print to.
+        again: The sentence that tells the user how to resume, printed after an interruption.
+        quiet: Print only errors.
+
+    Returns:
+        The run, which is complete or has diverged.
     """
     components = None
     if (path / "config.json").exists():
@@ -163,9 +184,9 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
             raise RunError(
                 f"{path} holds a run with other settings: choose another folder with --out."
             )
-        # The settings, and with them the code, are those of the command.
+        # The user named this code on the command line.
         run = dataclasses.replace(run, trusted=True)
-        if run.config.get("diverged"):  # which it would do again
+        if run.config.get("diverged"):  # it would diverge again
             return run
         with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
@@ -181,7 +202,7 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
         silent = quiet or not console.is_terminal
         with Display(title, console, quiet=silent) as display:
             stopped = execute(run, components=components, progress=display).signal
-    except KeyboardInterrupt:  # while compiling, or a second time
+    except KeyboardInterrupt:  # during compilation, or for a second time
         stopped = int(signal.SIGINT)
     if stopped is not None:
         say(f"Interrupted. {again}", console)

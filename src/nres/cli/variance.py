@@ -1,9 +1,10 @@
-"""`nres variance` and `nres advise`."""
+"""`nres variance` and `nres advise`: measure gradient estimates, and choose a method."""
 
 import dataclasses
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from nres.cli.console import plain, say
+from nres.cli.console import compact_table, say
 from nres.cli.errors import explained
-from nres.cli.options import Quiet, Seed, System, expand, system_options
+from nres.cli.options import Quiet, Seed, System, expand, system_options, whole
 from nres.execution import choose
 from nres.figures import advice_figure, periods_figure
 from nres.files import write_json
@@ -26,52 +27,94 @@ from nres.runs import Components, Run, Settings, SettingsError, build, new_path,
 from nres.runs.folder import device, versions
 from nres.runs.names import full_name
 from nres.runs.registry import SYSTEMS
+from nres.runs.settings import EVERYDAY
 from nres.runs.trust import remember
 from nres.system import Theta
 from nres.variance import Row, sweep_along
 from nres.variance import advise as advise_on
+from nres.variance.advice import SIGMAS
 from nres.workers import Steps
 
-# For the number of samples: a simulator is slower than compiled code.
+# The number of samples for compiled systems, and for simulators, which are slower.
 SAMPLES, HOST_SAMPLES = 4096, 256
 
-RunOption = Annotated[
-    Path | None, typer.Option(help="Take the parameters of this run of the system.")
-]
-Samples = Annotated[
-    int | None,
-    typer.Option(help="Unroll N episodes per sweep; by default fewer on a simulator.", min=8),
-]
+ADVICE_SAMPLES = 1024
+MEASUREMENT = "Measurement"
+
+
+def _samples(default: int) -> Any:
+    """Return the option for the number of episodes, with its default for compiled systems."""
+    return typer.Option(
+        help="Unroll N episodes per sweep.",
+        callback=whole(8),
+        metavar="N",
+        rich_help_panel=MEASUREMENT,
+        show_default=f"{default}; {HOST_SAMPLES} on a simulator",
+    )
+
+
+def _out(help: str, default: str) -> Any:
+    """Return the option for the folder to write to."""
+    return typer.Option(help=help, metavar="FOLDER", rich_help_panel=EVERYDAY, show_default=default)
 
 
 @explained
 @expand(options=system_options)
 def variance(
     system: System,
-    options: dict[str, Any],
-    periods: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure at these periods K, with commas between; by default up to the horizon."
-        ),
-    ] = None,
-    window: Annotated[int | None, typer.Option(help="Unroll W steps per estimate.", min=1)] = None,
-    sigma: Annotated[float | None, typer.Option(help="Scale the noise by this number.")] = None,
+    *,
     checkpoints: Annotated[
         Path | None,
         typer.Option(
-            help="Measure at the checkpoints of this run, which `nres train --keep-every` keeps."
+            help="Measure at the checkpoints of this run that `nres train --keep-every` kept.",
+            metavar="RUN",
+            rich_help_panel=EVERYDAY,
+            show_default="measure at the initial parameters",
         ),
     ] = None,
-    samples: Samples = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Write table and figure to this folder.")] = None,
+    out: Annotated[
+        Path | None,
+        _out(
+            "Write the numbers and the figure to this folder.",
+            "the run's folder, or runs/SYSTEM-variance-TIME",
+        ),
+    ] = None,
     quiet: Quiet = False,
+    periods: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure at these periods K, separated by commas.",
+            metavar="K,...",
+            rich_help_panel=MEASUREMENT,
+            show_default="W, 4 W, 16 W, ... and the horizon",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Unroll W steps per estimate.",
+            callback=whole(),
+            metavar="W",
+            rich_help_panel=MEASUREMENT,
+            show_default="from the run or the preset, else a tenth of the horizon",
+        ),
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the noise by this number.",
+            metavar="SIGMA",
+            rich_help_panel=MEASUREMENT,
+            show_default="from the run or the preset, else required",
+        ),
+    ] = None,
+    samples: Annotated[int | None, _samples(SAMPLES)] = None,
+    options: dict[str, Any],
 ) -> None:
-    """Measure the total variance of gradient estimates against the noise-sharing period.
+    """Measure the total variance of gradient estimates for several noise-sharing periods.
 
-    At a fresh start, or at the checkpoints of a run; then table, figure and numbers go into its
-    folder.
+    The command measures at the initial parameters, or at the checkpoints of a run.
 
     Example: nres variance lorenz --periods 100,200,500,2000 --checkpoints runs/first
     """
@@ -116,7 +159,7 @@ def variance(
     periods_figure(rows, title, folder / "variance")
     if not quiet:
         for update, table in rows.items():
-            name = f"after {update:,} updates" if run is not None else "at a fresh start"
+            name = f"after {update:,} updates" if run is not None else "at the initial parameters"
             console.print(_table(f"{title}, {name}", table))
         say(f"Figure: {folder / 'variance.png'}", console)
 
@@ -125,43 +168,73 @@ def variance(
 @expand(options=system_options)
 def advise(
     system: System,
-    options: dict[str, Any],
+    *,
     total_steps: Annotated[
-        float, typer.Option(help="Plan for so many unroll steps in total.")
+        float,
+        typer.Option(
+            help="Plan for this many unroll steps in total.",
+            metavar="STEPS",
+            rich_help_panel=EVERYDAY,
+            show_default="1e8",
+        ),
     ] = 1e8,
     sequential_steps: Annotated[
-        float, typer.Option(help="Plan for so many unroll steps one after another.")
+        float,
+        typer.Option(
+            help="Plan for this many sequential unroll steps.",
+            metavar="STEPS",
+            rich_help_panel=EVERYDAY,
+            show_default="1e5",
+        ),
     ] = 1e5,
-    sigmas: Annotated[
-        str | None, typer.Option(help="Try these scales of the noise, with commas between.")
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure at the newest parameters of this run.",
+            metavar="RUN",
+            rich_help_panel=EVERYDAY,
+            show_default="measure at the initial parameters",
+        ),
     ] = None,
-    run: RunOption = None,
-    samples: Samples = None,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Write figure and numbers to this folder.")
+        Path | None,
+        _out("Write the numbers and the figure to this folder.", "runs/SYSTEM-advice-TIME"),
     ] = None,
     quiet: Quiet = False,
+    sigmas: Annotated[
+        str | None,
+        typer.Option(
+            help="Try these noise scales, separated by commas.",
+            metavar="SIGMA,...",
+            rich_help_panel=MEASUREMENT,
+            show_default=", ".join(f"{sigma:g}" for sigma in SIGMAS),
+        ),
+    ] = None,
+    samples: Annotated[int | None, _samples(ADVICE_SAMPLES)] = None,
+    options: dict[str, Any],
 ) -> None:
-    """Recommend method, window, workers and sigma for a budget, from a pilot sweep.
+    """Recommend a method, window, number of workers and sigma for a budget.
+
+    The recommendation comes from a short series of measurements on the system.
 
     Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
     """
     console = Console()
     given = system_options(**options)
-    # A sigma and a window are needed to make an estimator; here it does not matter which.
+    # An estimator needs a sigma and a window; here any will do.
     opened, components, settings = _measured(system, run, seed, given, 1.0, 1)
     pool = as_pool(components.system)
     theta = components.theta if opened is None else opened.theta()
-    many = samples or choose(pool, 1024, HOST_SAMPLES)
+    many = samples or choose(pool, ADVICE_SAMPLES, HOST_SAMPLES)
     for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
         if not 1 <= value < 1e18:
-            raise SettingsError(f"{option} must be a number of steps, got {value:g}.")
+            raise SettingsError(f"{option} must be a number from 1 to 1e18, got {value:g}.")
     budget = Steps(int(total_steps), int(sequential_steps))
     extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
     folder = _writable(out or new_path(system, "advice"))
     try:
-        with _bar(console, "pilot sweep", quiet) as bar:
+        with _bar(console, "measuring", quiet) as bar:
             key = jax.random.key(seed)
             advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
     except ValueError as error:
@@ -198,7 +271,8 @@ def advise(
     chosen += [shlex.quote(f"--set={k}={v}") for k, v in own.items()]
     say(f"nres train {system} {' '.join(chosen)} --lr ...", console)
     for reason in advice.reasons:
-        say(f"- {reason}", console)
+        lines = textwrap.wrap(reason, console.width, initial_indent="- ", subsequent_indent="  ")
+        say("\n".join(lines), console)
     say(f"Figure: {folder / 'advice.png'}", console)
 
 
@@ -210,23 +284,27 @@ def _measured(
     sigma: float | None,
     window: int | None,
 ) -> tuple[Run | None, Components, Settings]:
-    """Return a run, if one is given, and its components, or those of a fresh start."""
+    """Return the run, if one is given, and the components and settings to measure with."""
     if run is not None:
         opened, named = Run.open(run), full_name(system)
         if (its := opened.settings.system) != named:
             raise SettingsError(f"{run} is a run of {its}, not of {system}.")
-        # The command names the code of the run, but not what its options might import.
+        # The command names the code of the run, but not the modules that its options might import.
         remember(named, {})
         if options:
-            raise SettingsError("the options of the system are those of the run: leave them out.")
+            raise SettingsError(
+                "--set, --policy and --data-dir cannot change the system of a run: leave them out."
+            )
         if opened.settings.sigma is None and sigma is None:
-            raise SettingsError(f"{opened.settings.method} has no sigma: give --sigma.")
+            raise SettingsError(
+                f"{run} has no sigma, because its method is {opened.settings.method}: give --sigma."
+            )
         return opened, opened.components, opened.settings
     settings = resolve(
         system,
         "nres",
         seed=seed,
-        lr=1.0,  # not used here
+        lr=1.0,  # required, but not used here
         sigma=None if sigma is None else str(sigma),
         window=window,
         options=options,
@@ -235,10 +313,10 @@ def _measured(
 
 
 def _writable(folder: Path) -> Path:
-    """Create a folder if need be: a mistake shows before everything is computed."""
+    """Create a folder if need be, so that a mistake shows before the measurement."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise SettingsError(f"{folder} cannot be written to.")
+        raise SettingsError(f"{folder} is not writable: choose another folder with --out.")
     return folder
 
 
@@ -262,7 +340,7 @@ def _integers(option: str, text: str) -> list[int]:
         values = [int(part) for part in text.split(",")]
     except ValueError:
         raise SettingsError(
-            f"{option} takes whole numbers, such as 1,4,16; got {text!r}."
+            f"{option} takes whole numbers, for example 1,4,16; got {text!r}."
         ) from None
     if min(values) < 1:
         raise SettingsError(f"{option} must be at least 1, got {min(values)}.")
@@ -273,12 +351,14 @@ def _floats(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise SettingsError(f"{option} takes numbers, such as 0.01,0.1; got {text!r}.") from None
+        raise SettingsError(
+            f"{option} takes numbers, for example 0.01,0.1; got {text!r}."
+        ) from None
 
 
 @contextmanager
 def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
-    """Show a progress bar for something that reports the fraction that is done."""
+    """Show a progress bar, and yield the function that sets the fraction that is done."""
     hidden = quiet or not console.is_terminal
     with Progress(console=console, disable=hidden, transient=True) as progress:
         task = progress.add_task(title, total=1.0)
@@ -286,15 +366,13 @@ def _bar(console: Console, title: str, quiet: bool) -> Iterator[Any]:
 
 
 def _table(title: str, rows: tuple[Row, ...]) -> Table:
-    table = Table(title=plain(title))
-    table.add_column("K", justify="right")
-    table.add_column("method")
-    for heading in ("total variance", "95 % interval", "signal / noise"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = compact_table(
+        title, "method", "period K", "total variance", "95 % interval", "signal/noise"
+    )
     for row in rows:
         table.add_row(
-            f"{row.period:,}",
             row.method,
+            f"{row.period:,}",
             f"{row.variance:.3g}",
             f"{row.low:.3g} – {row.high:.3g}",
             f"{row.snr:.3g}" if row.signal > 2 * row.signal_stderr else "–",

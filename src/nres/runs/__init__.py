@@ -1,4 +1,4 @@
-"""Runs: their settings, folders, metrics and checkpoints, and their execution."""
+"""Runs: their settings, folders, metrics, checkpoints and execution."""
 
 from nres.files import write_json as write_json
 from nres.files import write_lines as write_lines

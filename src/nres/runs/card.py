@@ -1,4 +1,4 @@
-"""A learned optimizer as a file, with a card beside it that describes it."""
+"""Export of a learned optimizer: its file, and a card that describes it."""
 
 from pathlib import Path
 
@@ -14,16 +14,16 @@ from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimize
 def write_optimizer(
     run: Run, system: LearnedOptimizerSystem, out: Path, *, best: bool = False
 ) -> tuple[Path, Path]:
-    """Write the optimizer of a run's newest or best checkpoint, and its card beside it.
+    """Write the optimizer of a run's newest or best checkpoint, and a card beside it.
 
-    **Arguments:**
+    Args:
+        run: A run of a learned optimizer.
+        system: The system of the run.
+        out: The `.npz` file to write; the card has the same name with the ending `.md`.
+        best: Use the parameters of the best evaluation.
 
-    - `run`: a run of a learned optimizer.
-    - `system`: the system of the run.
-    - `out`: the `.npz` file to write; the card gets the ending `.md`.
-    - `best`: whether to take the checkpoint with the best evaluation.
-
-    **Returns:** the paths of both files.
+    Returns:
+        The paths of the file and of the card.
     """
     updates, theta = run.newest(best=best)
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
@@ -35,7 +35,7 @@ def write_optimizer(
 
 
 def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str) -> str:
-    """Describe an optimizer: what it was learned on, what it reached, and how to use it."""
+    """Return a description of an optimizer in Markdown: its use, training and results."""
     settings, metrics = run.settings, run.metrics
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
     model = jax.eval_shape(system.task.init, jax.random.key(0))
@@ -44,8 +44,8 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
     lines = [
         f"# {name}",
         "",
-        f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), found by "
-        f"{settings.method} in {updates:,} updates.",
+        f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), trained "
+        f"with {settings.method} for {updates:,} updates.",
         "",
         "```python",
         "import nres, optax",
@@ -56,7 +56,7 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
         "params = optax.apply_updates(params, updates)",
         "```",
         "",
-        "## What it was learned on",
+        "## Training task",
         "",
         f"- system: `{settings.system}`"
         + "".join(f", {k} = {v}" for k, v in settings.options.items()),
@@ -64,21 +64,21 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
         f"({shapes}), trained for {system.horizon:,} steps with batches of {system.task.batch}",
         "- data: "
         + (
-            "one initial model and one sequence of batches, always the same"
+            "the same initial model and the same sequence of batches in every episode"
             if system.table is not None
-            else "another initial model and other batches in every episode"
+            else "a new initial model and new batches in every episode"
         ),
         "",
-        "On other models, other data or longer training it may do badly: it has not seen them.",
+        "It may perform badly on other models, on other data and in longer training.",
         "",
-        "## What it reached",
+        "## Results",
         "",
     ]
     for column in [name for name in metrics if name.startswith("eval/")]:
         values = metrics[column][kept & np.isfinite(metrics[column])]
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
-    lines += ["", "## How it was learned", ""]
+    lines += ["", "## Settings", ""]
     fields = ("method", "workers", "window", "sigma", "optimizer", "lr", "seed")
     lines += [f"- {field}: {getattr(settings, field)}" for field in fields]
     versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())

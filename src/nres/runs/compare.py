@@ -1,4 +1,4 @@
-"""Comparisons of runs: curves over seeds, and the time that each method takes to a level."""
+"""Comparison of runs: curves over seeds, and the cost at which each method reaches a level."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import numpy as np
 from nres.runs.folder import Run, RunError
 from nres.runs.metrics import read_entries
 
-# The axes that runs are compared on: columns of the metrics, and their labels.
+# The axes of a comparison: columns of the metrics, and their labels.
 AXES: Mapping[str, str] = {
     "update": "updates",
     "sequential_steps": "sequential unroll steps",
@@ -21,27 +21,27 @@ AXES: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
-    """The evaluations of a run, less being better, and their positions on each of `AXES`."""
+    """Evaluations of a run, and their positions on each of `AXES`; smaller values are better."""
 
     at: Mapping[str, np.ndarray]
     values: np.ndarray
 
     @classmethod
     def of(cls, run: Run) -> "Evaluations":
-        """Read the evaluations of a run: of the numbers that its system reports, the first."""
+        """Read the evaluations of a run: the first metric that its system reports."""
         return cls.read(evaluated(run))
 
     @classmethod
     def read(cls, entries: Sequence[Mapping[str, Any]]) -> "Evaluations":
-        """Take entries with all of `AXES` and a `value`; `None` is worse than any number."""
+        """Read entries with all of `AXES` and a `value`; `None` counts as infinite."""
         values = [math.inf if entry["value"] is None else entry["value"] for entry in entries]
         at = {axis: np.array([entry[axis] for entry in entries], float) for axis in AXES}
         return cls(at, np.array(values, float))
 
     def smoothed(self, over: int) -> "Evaluations":
-        """Smooth the values by a running median, which one lucky evaluation does not move.
+        """Smooth the values with a running median, which is robust against single outliers.
 
-        The first evaluation is that of the start: it stays, and is no part of what follows.
+        The first evaluation, of the initial parameters, stays as it is and enters no median.
         """
         later = self.values[1:]
         last = max(0, len(later) - over)
@@ -50,19 +50,19 @@ class Evaluations:
         return Evaluations(self.at, np.array([*self.values[:1], *medians]))
 
     def least(self, share: float = 1.0) -> float:
-        """Return the least value in the first part of the updates."""
+        """Return the smallest value in the first `share` of the updates."""
         x = self.at["update"]
         return float(self.values[x <= x[0] + (x[-1] - x[0]) * share].min())
 
     def first(self, level: float, axis: str) -> float:
-        """Return the position at which a level is first reached; infinite if it never is."""
+        """Return the position of the first value at or below a level; infinite if there is none."""
         there = self.values <= level
         return float(self.at[axis][there][0]) if there.any() else math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A measurement over several seeds: its mean, and the least and largest of them."""
+    """Mean, minimum and maximum over several seeds, as a curve."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -71,7 +71,7 @@ class Curve:
 
 
 def evaluated(run: Run) -> list[dict[str, Any]]:
-    """Return the evaluations of a run: a position on each of `AXES`, and the `value` to compare."""
+    """Return the evaluations of a run as entries with all of `AXES` and the `value` to compare."""
     entries = read_entries(run.metrics_file)
     name = _headline(run, entries)
     return [
@@ -82,7 +82,7 @@ def evaluated(run: Run) -> list[dict[str, Any]]:
 
 
 def headline(run: Run) -> str:
-    """Return the name of the number that is compared: the first one that a system reports."""
+    """Return the column that is compared: the first metric that the system reports."""
     return _headline(run, read_entries(run.metrics_file))
 
 
@@ -91,13 +91,13 @@ def _headline(run: Run, entries: Sequence[dict[str, Any]]) -> str:
         for name in entry:
             if name.startswith("eval/"):
                 return name
-    raise RunError(f"{run.path} has not been evaluated yet.")
+    raise RunError(f"{run.path} has no evaluation yet: resume it, or leave it out.")
 
 
 def curve(seeds: Sequence[Evaluations], axis: str) -> Curve:
-    """Average the evaluations of runs that differ in their seed, over one of `AXES`.
+    """Average the evaluations of runs that differ only in their seed, along one of `AXES`.
 
-    Seeds are brought to the same points by linear interpolation, as far as all of them got.
+    The evaluations are interpolated linearly to common points, up to where the shortest run ends.
     """
     points = [(one.at[axis], one.values) for one in seeds]
     end = min(x[-1] for x, _ in points)
@@ -114,12 +114,12 @@ def curves(methods: Mapping[str, Sequence[Evaluations]]) -> dict[str, dict[str, 
 
 
 def early_level(seeds: Sequence[Evaluations], share: float = 0.5) -> float:
-    """Return a level that every one of the runs reaches in the first part of its updates."""
+    """Return the best level that every run reaches in the first `share` of its updates."""
     return max(one.least(share) for one in seeds)
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """Return the median, of an even number the lower one: infinite only if most are."""
+    """Return the median; of an even number of values, the lower of the two in the middle."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
@@ -128,7 +128,7 @@ def times_to_level(
 ) -> dict[str, dict[str, float]]:
     """Return the position on each axis at which each method first reaches a level.
 
-    It is the median over seeds, infinite if most never reach the level.
+    The position is the median over seeds; infinite if most seeds never reach the level.
     """
     return {
         name: {axis: lower_median([one.first(level, axis) for one in seeds]) for axis in AXES}

@@ -1,4 +1,4 @@
-"""`build`: make the system, the estimator and the optimizer that settings describe."""
+"""`build`: construct the system, the estimator and the optimizer that settings describe."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from nres.runs.settings import Settings
 from nres.schedule import Piecewise
 from nres.system import System, Theta
 
-# The key of all evaluations: the same for all runs, so that they can be compared.
+# The seed of all evaluations: the same for all runs, so that they are comparable.
 EVAL_KEY = 2023
-# The number of episodes in an evaluation, where a system has no metrics of its own.
+# The number of episodes per evaluation, for systems without metrics of their own.
 EPISODES = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Components:
-    """The components of a run: the arguments of `nres.train`, built from settings.
+    """Components of a run: the arguments of `nres.train`, built from settings.
 
     ```python
     components = nres.runs.build(nres.runs.resolve("lorenz", "nres"))
@@ -43,11 +43,11 @@ class Components:
     """The initial parameters."""
     key: jax.Array
     measure: Callable[[Theta], dict[str, Any]]
-    """Evaluates parameters; the first number is the one to compare, and less is better."""
+    """Evaluates parameters; the first number is the one to compare, and smaller is better."""
 
 
 def build(settings: Settings) -> Components:
-    """Make the components that settings describe; nothing is compiled or unrolled yet.
+    """Construct the components that settings describe, without compiling or unrolling anything.
 
     ```python
     components = nres.runs.build(nres.runs.resolve("lorenz", "nres", updates=500))
@@ -61,17 +61,17 @@ def build(settings: Settings) -> Components:
         start, _ = jax.random.split(jax.random.key(settings.start_seed))
     if system.initial_theta is None:
         raise SettingsError(
-            f"{settings.system} does not say where to start: give it a method "
-            "`initial_theta(self, key)` that returns the parameters to begin with."
+            f"{settings.system} has no initial parameters: give it a method "
+            "`initial_theta(self, key)` that returns them."
         )
     try:
         theta = estimator.check(system.initial_theta(start))
     except MemoryError:
         raise
-    except Exception as error:  # of the user's code, which is run here for the first time
+    except Exception as error:  # raised by the user's code, which runs here for the first time
         raise SettingsError(f"{settings.system}: {described(error, settings.system)}") from error
     optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
-    # Last, when all else has been checked: actors take seconds to start.
+    # Last, after all checks, since actors take seconds to start.
     placement = place(settings, system)
     try:
         estimator = make_estimator(settings, system, placement)
@@ -91,13 +91,12 @@ def build(settings: Settings) -> Components:
 def make_estimator(
     settings: Settings, pool: System | Pool, placement: Placement = LOCAL
 ) -> Estimator:
-    """Make the estimator that settings describe, for a system or a pool.
+    """Construct the estimator that settings describe, for a system or a pool.
 
-    **Arguments:**
-
-    - `settings`: the settings of the run, of which the method accepts some.
-    - `pool`: what is unrolled.
-    - `placement`: where the workers live.
+    Args:
+        settings: The settings of the run; the method uses those that it accepts.
+        pool: The system or pool to unroll.
+        placement: The placement of the workers.
     """
     info = METHODS[settings.method]
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in info.accepts}
@@ -113,7 +112,7 @@ def make_estimator(
 
 
 def evaluation_steps(system: Any) -> int:
-    """Return the number of unroll steps that one evaluation takes, as far as is known."""
+    """Return the number of unroll steps per evaluation, estimated if the system does not tell."""
     return int(system.metrics_steps or EPISODES * system.horizon)
 
 

@@ -9,12 +9,12 @@ from nres.checks import whole_number
 from nres.runs.names import unknown
 from nres.schedule import Piecewise
 
-# The least and the largest seed: JAX takes 64 bits.
+# The smallest and the largest seed: JAX accepts 64 bits.
 SEEDS = (-(2**63), 2**63 - 1)
 
 
 def count(name: str, value: Any) -> int:
-    """Check a number of things."""
+    """Check a count: a whole number of at least 1."""
     return whole_number(name, value)
 
 
@@ -24,7 +24,7 @@ def seed_number(name: str, value: Any) -> int:
 
 
 def schedule(name: str, value: Any) -> str:
-    """Check a number, or one that changes at given updates, and write it in one way."""
+    """Check a number or a schedule of numbers, and return it in its canonical form."""
     try:
         return str(Piecewise.parse(value))
     except ValueError as error:
@@ -32,7 +32,7 @@ def schedule(name: str, value: Any) -> str:
 
 
 def json_object(name: str, value: Any) -> dict[str, Any]:
-    """Check a JSON object, and return it as it will be read back."""
+    """Check a JSON object, and return it as JSON would read it back."""
     if not isinstance(value, dict):
         raise TypeError(f"{name} must be a JSON object, got {value!r:.60}.")
     try:
@@ -42,7 +42,7 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
 
 
 def of_type(kind: type, words: str) -> Callable[[str, Any], Any]:
-    """Make a check that a value has a type."""
+    """Make a check that a value has the type `kind`, which messages call `words`."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
@@ -68,24 +68,28 @@ text = of_type(str, "text")
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """The declaration of a setting, apart from its name, type and default."""
+    """Declaration of a setting, apart from its name, type and default."""
 
     help: str
-    """The text of its option, in the imperative."""
+    """The help text of its option: a command that ends with a full stop."""
     check: Callable[[str, Any], Any]
     """Returns the value for a name and a value, or raises `TypeError` or `ValueError`."""
-    panel: str = ""
-    """The heading of its option in the help of a command."""
+    panel: str
+    """The panel of its option in the help of a command."""
     commands: tuple[str, ...] = ("train",)
     """The commands that have it as an option."""
     flag: str | None = None
-    """The option, if it is not called like the setting."""
+    """The name of the option, if it differs from the name of the setting."""
     metavar: str | None = None
-    """The name of the value in the help of a command."""
+    """The placeholder for the value in the help of a command."""
+    default_text: str | None = None
+    """The default in words, if it is `None` or depends on other settings."""
+    choices: tuple[str, ...] = ()
+    """Values that a shell completes."""
     typed: type | None = None
-    """The type of the option's value, if it is not that of the setting."""
+    """The type of the option's value, if it differs from the type of the setting."""
     determines: bool = False
-    """Whether the parameters that a run ends with depend on it."""
+    """True if the final parameters of a run depend on it."""
 
 
 def setting(
@@ -97,11 +101,15 @@ def setting(
 ) -> Any:
     """Declare a setting, as a field of `Settings`.
 
-    **Arguments:**
+    Args:
+        help: The help text of its option.
+        check: The check of its values.
+        default: The value for runs that do not give one, including runs of earlier versions
+            without the setting. If there is no default, `resolve` fills in a value.
+        declared: Other fields of its `Declaration`.
 
-    - `help`, `check`, `declared`: the fields of its `Declaration`.
-    - `default`: the value in runs that do not give one; those of earlier versions, too, which
-        did not have the setting. Without one, `resolve` fills it.
+    Returns:
+        A field of a dataclass.
     """
     return dataclasses.field(
         default=default, metadata={"declaration": Declaration(help, check, **declared)}

@@ -11,32 +11,39 @@ from nres.runs.registry import SYSTEMS, Preset
 from nres.runs.settings import Settings, checked
 from nres.system import horizon_of
 
-# By default a run is evaluated so often, unless that costs more than this share of its training.
+# The default number of evaluations, unless they cost more than this share of the training.
 EVALUATIONS = 40
 EVALUATION_SHARE = 0.15
-# By default so many entries of the metrics are written.
+# The default number of entries in the metrics.
 ENTRIES = 1000
 
 
 def resolve(system: str, method: str, **given: Any) -> Settings:
-    """Make settings from those given, then the preset, then the defaults.
+    """Make settings from the given values, then from the preset, then from the defaults.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500, seed=1)
     ```
 
-    **Arguments:**
+    Args:
+        system: A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID.
+        method: The name of a method, for example `"nres"`.
+        given: Other settings by name. `None` counts as not given; `devices` may be `"all"`.
 
-    - `system`, `method`: as in `Settings`.
-    - `given`: any other of its fields; `None` is as if it was not given. `devices` may be
-        `"all"`.
+    Returns:
+        The complete settings.
+
+    Raises:
+        SettingsError: A setting is unknown, wrong or missing.
     """
     given["devices"] = device_count(given.get("devices"))
     given = {name: checked(name, value) for name, value in given.items() if value is not None}
     accepts = METHODS[checked("method", method)].accepts
     for name in given:
         if name in ESTIMATOR_SETTINGS and name not in accepts:
-            raise SettingsError(f"{method} has no {name}; it accepts {', '.join(accepts)}.")
+            raise SettingsError(
+                f"{method} does not accept {name}; it accepts {', '.join(accepts)}."
+            )
     system = full_name(system)
     known = SYSTEMS.get(system)
     usual = {} if known is None else known.options
@@ -57,7 +64,7 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
 
 
 def _usual(system: str, method: str, given: dict[str, Any]) -> Preset:
-    """Return settings that suit most systems, where no paper says better."""
+    """Return default settings, for a system and a method without a preset."""
     needed = {"lr"} | ({"sigma"} & set(METHODS[method].accepts))
     missing = sorted(needed - given.keys())
     if missing:
@@ -79,16 +86,16 @@ def _usual(system: str, method: str, given: dict[str, Any]) -> Preset:
 
 
 def _eval_every(name: str, method: str, filled: dict[str, Any]) -> int:
-    """Return the number of updates from one evaluation to the next.
+    """Return the default number of updates between two evaluations.
 
-    At most forty evaluations in all, and as many as cost about 15 % of the unroll steps of the
-    training; one of them wherever a checkpoint is kept.
+    It allows at most 40 evaluations, which cost about 15 % of the unroll steps of the training.
+    If checkpoints are kept, each of them coincides with an evaluation.
     """
     system, horizon = _loaded(name, filled["options"])
     updates, keep_every = filled["updates"], filled.get("keep_every")
     window = min(filled.get("window") or horizon, horizon)
     training = updates * METHODS[method].members * filled["workers"] * window
-    # One comes before the first update.
+    # One evaluation takes place before the first update.
     affordable = EVALUATION_SHARE * training / evaluation_steps(system) - 1
     every = max(1, updates // max(1, min(EVALUATIONS, round(affordable))))
     if not keep_every:

@@ -1,4 +1,4 @@
-"""`execute`: train a run from its beginning, or from its newest checkpoint."""
+"""`execute`: train a run, from its start or from its newest checkpoint."""
 
 import contextlib
 import dataclasses
@@ -27,20 +27,20 @@ from nres.workers import Steps
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The end of the execution of a run."""
+    """Outcome of executing a run."""
 
     run: Run
     result: TrainResult
     signal: int | None
-    """The signal that asked for an early end, if one did."""
+    """The signal that stopped the run early, or `None`."""
     resumed_at: int | None = None
-    """The update of the checkpoint that the run was resumed from, if it was."""
+    """The update of the checkpoint that the run was resumed from, or `None`."""
     diverged: bool = False
-    """True if training stopped because no worker was finite any more, or `theta` was not."""
+    """True if training stopped because no worker was finite, or `theta` was not."""
 
     @property
     def unfinished(self) -> bool:
-        """True if updates are left to be made."""
+        """True if the run has made fewer updates than planned."""
         settings, state = self.run.settings, self.result.state
         budget = settings.budget_seconds
         return state.update < settings.updates and (budget is None or state.seconds < budget)
@@ -57,11 +57,11 @@ def execute(
     tensorboard: bool = False,
     fresh_episodes: bool = False,
 ) -> Outcome:
-    """Make the updates of a run that are still to be made.
+    """Execute a run until it has made all of its updates.
 
-    The run is resumed from its newest checkpoint, if there is one, and then ends exactly as it
-    would have without a break. SIGINT (Ctrl-C) and SIGTERM end it after the updates under way,
-    with a checkpoint. A run that is complete is left as it is.
+    A run that has a checkpoint resumes from the newest one, and ends exactly as it would have
+    without the interruption. SIGINT (Ctrl-C) and SIGTERM stop the run after the current updates,
+    with a checkpoint. A complete run does not change.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500)
@@ -69,16 +69,19 @@ def execute(
     outcome = nres.runs.execute(run)
     ```
 
-    **Arguments:**
+    Args:
+        run: A run that was created or opened.
+        components: The components of the run, if they are built already.
+        settings: Settings that move the run to other devices or actors.
+        updates: The total number of updates, if it differs from the planned one.
+        callback: A function to call during training, as in `nres.train`.
+        progress: A live display, as in `nres.train`.
+        tensorboard: Also write TensorBoard event files to the folder.
+        fresh_episodes: Keep the parameters and the optimizer, but start new episodes; for
+            simulators whose states cannot be saved.
 
-    - `run`: a run, created or opened.
-    - `components`: the components that its settings describe, if they were built already.
-    - `settings`: settings that place the run elsewhere, on other devices or actors.
-    - `updates`: the number of updates to make in all, if not as many as were planned.
-    - `callback`, `progress`: as for `nres.train`.
-    - `tensorboard`: whether to write TensorBoard event files into the folder, too.
-    - `fresh_episodes`: whether to keep parameters and optimizer, and begin new episodes; for
-        simulators whose states cannot be saved.
+    Returns:
+        The outcome, with the run and the result of `nres.train`.
     """
     relocated = settings is not None and settings != run.settings
     settings = settings or run.settings
@@ -98,8 +101,8 @@ def execute(
         made = saved[-1] if saved else 0
         if last < made:
             raise RunError(
-                f"{run.path} has made {made} updates, and {last} are asked for: `--updates` asks "
-                "for more."
+                f"{run.path} has made {made} updates already, but --updates is {last}: give a "
+                "larger number."
             )
         budget = settings.budget_seconds
         if saved and budget is not None and checkpoints.metadata(made)["seconds"] >= budget:
@@ -114,7 +117,7 @@ def execute(
         metrics: MetricsWriter | None = None
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if multihost.is_primary():
-            # Before the first update there may be an evaluation already, which is repeated.
+            # An evaluation from before the first update is repeated.
             rewind_metrics(run.metrics_file, made or -1, metadata.get("metrics"))
             board = run.path / "tensorboard" if tensorboard else None
             remark = {"fresh_episodes": 1} if saved and fresh_episodes else metadata.get("remark")
@@ -168,23 +171,23 @@ def _continued(
     fresh_episodes: bool,
     last: int,
 ) -> tuple[Theta, TrainState | None, dict[str, Any]]:
-    """Restore the parameters, state and metadata of the newest checkpoint."""
+    """Restore the parameters, the state and the metadata of the newest checkpoint."""
     estimator = components.estimator
     if not fresh_episodes and estimator.pool.can_fork:
         tree, metadata = checkpoints.restore(made, checkpoint_template(run.settings, components))
         carried = tree["estimator"]
     elif not fresh_episodes and last > made:
         raise RunError(
-            f"{run.path} cannot be continued: {run.settings.system} offers no snapshots of its "
-            "environments, so the episodes under way are lost. Add --fresh-episodes to keep the "
-            "parameters and the optimizer and begin new episodes."
+            f"{run.path} cannot resume its episodes: {run.settings.system} cannot save the states "
+            "of its environments. Add --fresh-episodes to keep the parameters and the optimizer "
+            "and start new episodes."
         )
     else:
         like = {"theta": components.theta}
         like["optimizer"] = jax.eval_shape(components.optimizer.init, components.theta)
         tree, metadata = checkpoints.restore(made, like, partial=True)
-        # Another key: the noise of these episodes must not be that of the first ones. A run that
-        # is complete needs no workers at their starting points.
+        # With another key, the noise differs from that of the first episodes. A complete run needs
+        # no workers at their starting points.
         key = jax.random.fold_in(components.key, made)
         if last > made:
             carried, unlocking = estimator.unlock(tree["theta"], key, update=made)
@@ -192,12 +195,12 @@ def _continued(
             metadata["steps"] = [before + more for before, more in both]
         else:
             carried = blank_state(estimator, tree["theta"], key)
-    recorded = metadata.get("settings", {})  # earlier versions have none
+    recorded = metadata.get("settings", {})  # earlier versions did not record them
     for name, value in run.settings.determining().items():
         if recorded.get(name, value) != value:
             raise RunError(
-                f"{run.path / 'config.json'} has {name} = {value!r}, and the run was made with "
-                f"{recorded[name]!r}: undo the change, or begin a new run from its parameters: "
+                f"{run.path / 'config.json'} has {name} = {value!r}, but the run was trained with "
+                f"{recorded[name]!r}. Undo the change, or start a new run from its parameters: "
                 f"nres train ... --from {run.path}"
             )
     try:
@@ -209,7 +212,7 @@ def _continued(
 
 @contextlib.contextmanager
 def _closing(estimator: Estimator) -> Iterator[None]:
-    """Let a pool and a placement that have processes or actors end them, whatever happens."""
+    """Close the pool and the placement at the end, with their processes and actors."""
     try:
         yield
     finally:
@@ -219,19 +222,19 @@ def _closing(estimator: Estimator) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _together(run: Run) -> Iterator[None]:
-    """Say what to do if another process of the run does not answer any more."""
+    """Tell the user how to resume if another process of the run stops responding."""
     try:
         with multihost.watching_peers():
             yield
     except multihost.HostError as error:
         raise multihost.HostError(
-            f"{error}. Start all of them again, with `nres resume {run.path}`: they go on from the "
-            "newest checkpoint."
+            f"{error}. Resume from the newest checkpoint: start all processes again, with "
+            f"`nres resume {run.path}`."
         ) from error
 
 
 class _Clock:
-    """A clock that ends a run with a budget of seconds, and spaces its evaluations evenly."""
+    """Clock of a run with a budget of seconds, which also spaces its evaluations evenly."""
 
     def __init__(self, budget: float | None):
         self.budget = budget
@@ -249,10 +252,10 @@ class _Clock:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM ask for an orderly end."""
+    """Yield a function that tells whether SIGTERM has arrived."""
     asked = False
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals reach the main thread alone
+        yield lambda: False  # only the main thread receives signals
         return
 
     def ask(signum, frame):

@@ -1,4 +1,4 @@
-"""Fingerprints, by which a run notices that its system has changed."""
+"""Fingerprints of systems, so that a run notices when its system has changed."""
 
 import hashlib
 import json
@@ -14,27 +14,27 @@ from nres.pools.jax import as_pool
 from nres.runs.components import Components
 from nres.runs.settings import Settings
 
-# Locations of code and of objects in memory, which a text about a program may mention.
+# Locations of code and of objects in memory, which the text of a program may contain.
 _LOCATIONS = re.compile(r" at 0x[0-9a-fA-F]+| at \S+\.py:\d+|\S+\.py:\d+(:\d+)?")
 
 
 def fingerprint(settings: Settings, components: Components) -> dict[str, str]:
-    """Compute a fingerprint of a system, which changes when the system does.
+    """Compute a fingerprint of a system, which changes when the system changes.
 
-    It covers the computation of a JAX system and the numbers in it, and the options and the file
-    of any other. It depends neither on the terminal nor on where nres is installed.
+    For a JAX system it covers the traced computation with its constants; for any other system the
+    options and the file. It depends neither on the terminal nor on where nres is installed.
     """
     return _described(settings, components, lambda jaxpr: _LOCATIONS.sub("", _plain(jaxpr)))
 
 
 def is_same(recorded: Any, settings: Settings, components: Components) -> bool:
-    """Tell if a recorded fingerprint is that of these components, as far as that is known."""
+    """Return whether a recorded fingerprint fits these components, or cannot be compared."""
     new = fingerprint(settings, components)
     if not isinstance(recorded, dict) or recorded.get("jax") != new["jax"]:
-        return True  # made elsewhere: the same system may be written in another way
+        return True  # another version or device may trace the same system differently
     if recorded == new:
         return True
-    # Earlier versions wrote programs as JAX shows them: in colour if that was a terminal.
+    # Earlier versions used the text that JAX prints, in colour if that was a terminal.
     earlier = (_plain, lambda jaxpr: jaxpr.pretty_print(use_color=True))
     return any(recorded == _described(settings, components, text) for text in earlier)
 
@@ -60,7 +60,6 @@ def _described(
         digest.update(text(jaxpr).encode())
         for constant in jaxpr.consts:
             digest.update(np.asarray(constant).tobytes())
-    # Another version of JAX may write the same system differently, and a system may compute the
-    # same in another way on another kind of device.
+    # The traced computation may depend on the version of JAX and on the kind of device.
     where = f"{jax.__version__} on {jax.default_backend()}"
     return {"jax": where, "sha256": digest.hexdigest()}

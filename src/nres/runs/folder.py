@@ -1,4 +1,4 @@
-"""`Run`: the folder of a run, created, opened and read back."""
+"""`Run`: a run and its folder."""
 
 import contextlib
 import dataclasses
@@ -38,19 +38,18 @@ from nres.runs.trust import foreign_code, is_remembered, remember
 from nres.system import Theta
 from nres.weights import Archive, load_theta, named_arrays, save_theta
 
-# The largest config that is read, in bytes.
+# The largest config that nres reads, in bytes.
 LARGEST_CONFIG = 10_000_000
 _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
 
-
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
-# The number of attempts to read checkpoints that are replaced meanwhile.
+# The number of attempts to read checkpoints that a running process may replace.
 ATTEMPTS = 5
 
 
 class RunError(RuntimeError):
-    """A run that cannot be created, opened or continued."""
+    """A run cannot be created, opened or resumed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +65,17 @@ class Run:
     path: Path
     config: dict[str, Any]
     trusted: bool = False
-    """If true, the code that the config names is run, wherever the folder comes from."""
+    """True to run the code that the config names, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
-        """Create a new folder with `config.json`. Nothing that exists is touched.
+        """Create a new folder with `config.json`, without changing any existing file.
 
-        Of several processes that try to create a run in one folder, one succeeds. Of several
-        that compute the run together the first has the folder.
+        If several processes try to create a run in the same folder, exactly one succeeds. If
+        several processes compute the run together, the first creates the folder.
+
+        Raises:
+            RunError: The folder is not empty or not writable.
         """
         path = Path(path)
         remember(settings.system, settings.options)
@@ -82,7 +84,7 @@ class Run:
         if not multihost.is_primary():
             return cls(path, multihost.from_primary(None))
         taken = RunError(
-            f"{path} holds a run already: choose another folder, or go on with that one: "
+            f"{path} holds a run already: choose another folder, or resume that run: "
             f"nres resume {path}"
         )
         if (path / "config.json").exists():
@@ -108,18 +110,23 @@ class Run:
         except FileExistsError:
             raise taken from None
         except OSError as error:
-            raise RunError(f"{path} cannot be written to: {error.strerror}.") from error
+            raise RunError(f"{path} is not writable: {error.strerror}.") from error
         return cls(path, multihost.from_primary(config))
 
     @classmethod
     def open(cls, path: str | Path, *, trust_code: bool = False) -> "Run":
-        """Open the run in a folder. No code that it names is executed before `components`.
+        """Open the run in a folder, without running any code that its config names.
 
-        **Arguments:**
+        Args:
+            path: The folder.
+            trust_code: Let `components` run the code that the config names, even if you have not
+                named it on this machine (see `nres.runs.trust`).
 
-        - `path`: the folder.
-        - `trust_code`: whether to run the code of the system that its config names, even if you
-            never named it yourself (see `nres.runs.trust`).
+        Returns:
+            The run.
+
+        Raises:
+            RunError: The folder holds no run, or its config cannot be read.
         """
         path = Path(path)
         if not multihost.is_primary():
@@ -150,23 +157,23 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """All entries of `metrics.jsonl`, one array per column."""
+        """The entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
     @cached_property
     def components(self) -> Components:
-        """System, estimator and optimizer, built on one device of this machine.
+        """The system, estimator and optimizer, on one device of this machine.
 
-        Refused if they are not what they were, or if that would run code that nobody trusts.
+        Raises:
+            RunError: The system has changed, or its code is not trusted.
         """
         return self._build(unplaced(self.settings))
 
     def build(self, settings: Settings | None = None) -> Components:
-        """Build the components of this run where its workers are to live.
+        """Build the components of this run, with its workers in their place.
 
-        **Arguments:**
-
-        - `settings`: settings that place the run elsewhere; by default its own.
+        Args:
+            settings: Settings that move the run elsewhere; by default its own.
         """
         settings = settings or self.settings
         return self.components if settings == unplaced(self.settings) else self._build(settings)
@@ -175,21 +182,21 @@ class Run:
         for code in foreign_code(settings.system, settings.options):
             if not self.trusted and not is_remembered(code):
                 raise RunError(
-                    f"{self.path} is a run of {settings.system}, and using it would run the code "
+                    f"{self.path} is a run of {settings.system}, and opening it would run the code "
                     f"in {code}, which you have not named on this machine yet. If you trust that "
                     "code, add --trust-code, or trust_code=True in Python."
                 )
         components = self._with_start(build(settings))
         if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(
-                f"{settings.system} has changed since {self.path} was begun, so the run cannot be "
-                "continued. Undo the change, or begin a new run from its parameters: "
+                f"{settings.system} has changed since {self.path} was started, so the run cannot "
+                "be resumed. Undo the change, or start a new run from its parameters: "
                 f"nres train ... --from {self.path}"
             )
         return components
 
     def _with_start(self, components: Components) -> Components:
-        """Return the components with the parameters that the run was told to begin with, if any."""
+        """Return the components with the initial parameters of the run, if it was given any."""
         name = self.config.get("start")
         if name is None:
             return components
@@ -203,23 +210,23 @@ class Run:
         return self.newest(best=best)[1]
 
     def updates_made(self) -> int:
-        """Return the number of updates made until the newest checkpoint, 0 without one."""
+        """Return the number of updates until the newest checkpoint; 0 if there is none."""
         with Checkpoints(self.path / "checkpoints", write=False) as checkpoints:
             return max(checkpoints.updates(), default=0)
 
     def newest(self, *, best: bool = False) -> tuple[int, Theta]:
-        """Return the updates and the parameters of the newest checkpoint, or of the best one."""
+        """Return the number of updates and the parameters of the newest or the best checkpoint."""
         if not best:
             return self._thetas(lambda updates: updates[-1:])[0]
         if not (self.path / BEST).exists():
-            raise RunError(f"{self.path} has no best parameters: it was never evaluated.")
+            raise RunError(f"{self.path} has no best parameters: it has no evaluation yet.")
         with Archive(self.path / BEST, follow=False) as archive:
             return int(archive.read("update", 8)), archive.theta(self.components.theta)
 
     def trajectory(self) -> dict[int, Theta]:
-        """Return the parameters of all checkpoints that were to be kept, by updates made.
+        """Return the parameters of the checkpoints that `keep_every` kept, by number of updates.
 
-        If none were to be kept, return those of all checkpoints that there are.
+        Without `keep_every`, return the parameters of all existing checkpoints.
         """
         every = self.settings.keep_every
         return dict(
@@ -234,24 +241,27 @@ class Run:
                 with Checkpoints(folder, write=False) as checkpoints:
                     updates = choose(checkpoints.updates())
                     if not updates:
-                        raise RunError(f"{self.path} has no such checkpoint yet.")
+                        raise RunError(f"{self.path} has no checkpoint yet.")
                     return [
                         (u, checkpoints.restore(u, {"theta": like}, partial=True)[0]["theta"])
                         for u in updates
                     ]
             except CheckpointError:
-                # A process that trains may have replaced it by a newer one meanwhile.
+                # A running process may have replaced it by a newer one.
                 time.sleep(0.2 * attempt)
                 if attempt > 0 and all((folder / str(u)).exists() for u in updates):
                     raise
-        raise RunError(f"the checkpoints of {self.path} are replaced faster than they are read.")
+        raise RunError(
+            f"the checkpoints of {self.path} are replaced faster than they can be read: try again "
+            "when the run has ended."
+        )
 
     def marked(self, diverged: bool) -> "Run":
-        """Note in the config if the run ended without a finite worker; call it while `locked`."""
+        """Record in the config whether the run diverged; call it while `locked`."""
         return self._with_config({**self.config, "diverged": diverged})
 
     def changed(self, **settings: Any) -> "Run":
-        """Write other settings to the config; call it while `locked`."""
+        """Change settings in the config; call it while `locked`."""
         return self._with_config({**self.config, "settings": self.config["settings"] | settings})
 
     def _with_config(self, config: dict[str, Any]) -> "Run":
@@ -261,17 +271,23 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep all other processes from working on the run."""
+        """Keep other processes from writing to the run.
+
+        Raises:
+            RunError: Another process is writing to it.
+        """
         if not multihost.is_primary():
             yield
             return
-        import filelock  # for those who write
+        import filelock  # imported here, since only writing needs it
 
         lock = filelock.FileLock(self.path / ".lock", blocking=False)
         try:
             lock.acquire()
         except filelock.Timeout:
-            raise RunError(f"another process is working on {self.path}.") from None
+            raise RunError(
+                f"another process is working on {self.path}: wait for it, or stop it."
+            ) from None
         except OSError as error:
             raise RunError(f"{self.path} cannot be locked: {error}.") from error
         try:
@@ -281,9 +297,9 @@ class Run:
 
 
 def checkpoint_template(settings: Settings, components: Components) -> dict[str, Any]:
-    """Describe a checkpoint of a run by shapes, without unrolling anything.
+    """Return the shapes of a checkpoint of a run, without unrolling anything.
 
-    It is the same wherever the workers live, so an estimator on one device tells.
+    They do not depend on the placement, so this uses an estimator on one device.
     """
     estimator, theta = make_estimator(settings, components.system), components.theta
     state = choose(estimator, _blank_shapes, blank_state)(estimator, theta, components.key)
@@ -298,7 +314,7 @@ def _blank_shapes(estimator: Estimator, theta: Theta, key: jax.Array) -> Estimat
 def new_path(system: str, what: str) -> Path:
     """Create an empty folder for a run that was not given one: `runs/SYSTEM-METHOD-TIME`.
 
-    No two processes get the same.
+    No two processes get the same folder.
     """
     name = system.rpartition(":")[2].lower().replace("/", "-")
     when = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -320,7 +336,7 @@ def new_path(system: str, what: str) -> Path:
 
 
 def shared_theta(path: Path, like: Theta) -> Theta:
-    """Read parameters from a file of a run folder, which only the first process needs to have."""
+    """Read parameters from a file of a run's folder, which only the first process needs."""
     theta = load_theta(path, like, follow=False) if multihost.is_primary() else like
     leaves, structure = jax.tree.flatten(theta)
     told = multihost.arrays_from_primary([np.asarray(leaf) for leaf in leaves])
@@ -328,19 +344,18 @@ def shared_theta(path: Path, like: Theta) -> Theta:
 
 
 def _is_leftover(file: Path) -> bool:
-    """Tell if a file was left by a process that was killed while it created a run."""
+    """Return whether a file is left over from a process killed while creating a run."""
     return ".partial" in file.name or (file.name.startswith("start-") and file.suffix == ".npz")
 
 
 def _start_name(theta: Theta) -> str:
-    """Return a name that no other parameters have: another process may create the run, too."""
+    """Return a file name that depends on the content: two processes may try to create the run."""
     content = b"".join(np.ascontiguousarray(x).tobytes() for x in named_arrays(theta).values())
     return f"start-{zlib.crc32(content):08x}.npz"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all packages that results depend on."""
-    # Of the source that runs, installed or not.
+    """Return the versions of Python, nres and all packages that results depend on."""
     found = {"python": platform.python_version(), "nres": nres.__version__}
     for package in _PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
@@ -349,7 +364,7 @@ def versions() -> dict[str, str]:
 
 
 def device() -> dict[str, Any]:
-    """Describe the device that this process computes on."""
+    """Return a description of the device that this process computes on."""
     devices = jax.devices()
     return {
         "backend": jax.default_backend(),
@@ -363,7 +378,7 @@ def device() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the commit that is checked out in the current folder, if any."""
+    """Return the commit that is checked out in the current folder, or `None`."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`Keeper`: writes the metrics, the checkpoints and the best parameters of a run."""
+"""`Keeper`: write the metrics, the checkpoints and the best parameters of a run."""
 
 import contextlib
 import math
@@ -21,11 +21,11 @@ from nres.weights import Archive, WeightsError, save_theta
 
 
 class Keeper:
-    """Writes metrics, checkpoints and the best parameters of a run.
+    """Writer of the metrics, the checkpoints and the best parameters of a run.
 
-    The first process writes; the others of a run on several hosts help it to checkpoint. The
-    first checkpoint is read back, so that a disk that keeps nothing is noticed at once. While no
-    worker gives anything finite, no checkpoint is written: the last good one stays.
+    On several hosts the first process writes, and the others send it their part of each checkpoint.
+    The keeper reads the first checkpoint back, so that a faulty disk shows at once. It writes no
+    checkpoint while no worker is finite, so that the last good one stays.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class Keeper:
             if self.metrics is not None:
                 self.metrics.close()
         except OSError:
-            if kind is None:  # else what happened first is what matters
+            if kind is None:  # otherwise the first error matters more
                 raise
 
     def add(self, progress: Progress) -> None:
+        """Write the metrics of the new updates, and a checkpoint if one is due."""
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.add(progress)
@@ -64,11 +65,14 @@ class Keeper:
             due = due or update // every > self.saved_update // every
         kept = settings.keep_every is not None and update % settings.keep_every == 0
         due = (due and not self._is_lost(progress)) or kept or self.saved_update < 0
-        if multihost.agree_on(int(due), False)[0]:  # as the clock of the first says
+        if multihost.agree_on(int(due), False)[0]:  # the first process decides, by its clock
             self.save(progress.theta, progress.state)
 
     def finish(self, result: TrainResult) -> bool:
-        """Save the end of a run and wait for it; return true if it diverged, and was not saved."""
+        """Save the final state and wait until it is on disk; return whether the run diverged.
+
+        The state of a run that has diverged is not saved.
+        """
         diverged = result.diverged or not _is_finite(result.theta)
         if not diverged:
             self.save(result.theta, result.state)
@@ -77,7 +81,7 @@ class Keeper:
         return diverged
 
     def save(self, theta: Any, state: TrainState) -> None:
-        """Write a checkpoint, unless there is one or the parameters are not finite."""
+        """Write a checkpoint, unless it exists or the parameters are not finite."""
         if state.update == self.saved_update or not _is_finite(theta):
             return
         if self.metrics is not None:
@@ -105,19 +109,19 @@ class Keeper:
         try:
             yield
         except MetricsError as error:
-            raise RunError(f"{error} The run has ended.") from error
+            raise RunError(f"{error} The run has stopped.") from error
         except (OSError, CheckpointError) as error:
             raise RunError(
-                f"{self.run.path} cannot be written to: {error}. The run can be continued from its "
-                f"newest checkpoint: nres resume {self.run.path}"
+                f"{self.run.path} is not writable: {error}. Resume from the newest checkpoint "
+                f"with: nres resume {self.run.path}"
             ) from error
 
     def _is_lost(self, progress: Progress) -> bool:
-        """Tell if no worker gave anything finite in the last update."""
+        """Return whether no worker was finite in the last update."""
         rows = progress.rows
         if not len(rows["nonfinite"]):
             return False
-        # The loss is a mean over the workers that gave something finite.
+        # The loss is a mean over the finite workers, and NaN if there are none.
         return bool(rows["nonfinite"][-1] > 0 and np.isnan(rows["loss"][-1]))
 
     def _best_so_far(self) -> float:
@@ -128,10 +132,10 @@ class Keeper:
             with Archive(file, follow=False) as archive:
                 return float(archive.read("value", 8))
         except (WeightsError, OSError, TypeError, ValueError):
-            return math.inf  # damaged: the next evaluation replaces it
+            return math.inf  # it is damaged, and the next evaluation replaces it
 
     def _keep_best(self, progress: Progress) -> None:
-        """Write the parameters if their first evaluated number is the least so far."""
+        """Write the parameters if their first metric is the smallest so far."""
         assert progress.evals is not None
         value = next(iter(progress.evals.values()))
         if self.metrics is None or not value < self.best:

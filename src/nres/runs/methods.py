@@ -1,4 +1,4 @@
-"""Methods and optimizers by their names on the command line."""
+"""Methods and optimizers, by their names on the command line."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,45 +12,43 @@ from nres.estimators import Estimator
 
 @dataclasses.dataclass(frozen=True)
 class MethodInfo:
-    """A method by its name on the command line."""
+    """Description of a method for the command line."""
 
     estimator: Callable[..., Estimator]
     accepts: tuple[str, ...]
     """The settings that are arguments of the estimator."""
     summary: str
     members: int = 2
-    """Unrolls per worker."""
+    """The number of unrolls per worker."""
 
 
 _ES = ("workers", "sigma", "noise")
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     {
-        "nres": MethodInfo(
-            estimators.NRES, (*_ES, "window"), "one noise per episode: unbiased, least variance"
-        ),
-        "pes": MethodInfo(estimators.PES, (*_ES, "window"), "a new noise every window: unbiased"),
+        "nres": MethodInfo(estimators.NRES, (*_ES, "window"), "unbiased; one noise per episode"),
+        "pes": MethodInfo(estimators.PES, (*_ES, "window"), "unbiased; new noise in every window"),
         "gpes": MethodInfo(
-            estimators.GPES, (*_ES, "window", "period"), "a new noise every period: unbiased"
+            estimators.GPES, (*_ES, "window", "period"), "unbiased; new noise every K steps"
         ),
-        "tes": MethodInfo(estimators.TES, (*_ES, "window"), "each window on its own: biased", 3),
-        "fulles": MethodInfo(estimators.FullES, _ES, "whole episodes: unbiased, offline"),
-        "bptt": MethodInfo(estimators.BPTT, ("workers",), "backpropagation: exact", 1),
+        "tes": MethodInfo(estimators.TES, (*_ES, "window"), "biased; every window on its own", 3),
+        "fulles": MethodInfo(estimators.FullES, _ES, "unbiased; whole episodes"),
+        "bptt": MethodInfo(estimators.BPTT, ("workers",), "exact; backpropagation", 1),
         "tbptt": MethodInfo(
-            estimators.TBPTT, ("workers", "window"), "backpropagation in each window: biased", 1
+            estimators.TBPTT, ("workers", "window"), "biased; backpropagation in windows", 1
         ),
         "dodge": MethodInfo(
             estimators.DODGE,
             ("workers", "window", "period"),
-            "forward mode along a random direction: unbiased",
+            "unbiased; random forward mode",
             1,
         ),
         "uoro": MethodInfo(
-            estimators.UORO, ("workers", "window"), "forward mode of rank one: unbiased", 1
+            estimators.UORO, ("workers", "window"), "unbiased; rank-one forward mode", 1
         ),
     }
 )
 
-# Settings that not every method has.
+# Settings that only some methods accept.
 ESTIMATOR_SETTINGS = frozenset(name for info in METHODS.values() for name in info.accepts)
 
 OPTIMIZERS: Mapping[str, Callable[..., optax.GradientTransformation]] = MappingProxyType(

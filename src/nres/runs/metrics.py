@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: the reports of a run, one JSON object per line."""
+"""`metrics.jsonl`: the metrics of a run, one JSON object per line."""
 
 import json
 import math
@@ -19,27 +19,26 @@ _COUNTS = COLUMNS[:3]
 
 
 class MetricsError(RuntimeError):
-    """A file of metrics that cannot be read."""
+    """A file of metrics cannot be read."""
 
 
 class DamagedMetricsWarning(UserWarning):
-    """Lines of a file of metrics were left out, because they are damaged."""
+    """Damaged lines of a file of metrics were skipped."""
 
 
 class MetricsWriter:
-    """Appends entries: one every `log_every` updates, and one for each evaluation.
+    """Writer that appends an entry every `log_every` updates and at each evaluation.
 
-    An entry tells of the updates since the one before: `loss` and `grad_norm` are means over
-    them, `nonfinite` is a sum, and so is what the placement counts, which is only mentioned where
-    it is not zero. Every call ends with a flush, so a crash loses at most a line.
+    An entry summarizes the updates since the previous one: `loss` and `grad_norm` are means,
+    `nonfinite` is a sum. The counters of the placement are sums, too, and appear only where they
+    are not zero. Every call flushes the file, so that a crash loses at most one line.
 
-    **Arguments:**
-
-    - `path`: the file; it is appended to.
-    - `log_every`: the number of updates in an entry.
-    - `pending`: the value of `pending` when the run stopped, to go on from there.
-    - `tensorboard`: a folder for event files, too.
-    - `remark`: entries to add to the first one that is written.
+    Args:
+        path: The file to append to.
+        log_every: The number of updates per entry.
+        pending: The value of `pending` when the run stopped, if it resumes.
+        tensorboard: A folder for TensorBoard event files.
+        remark: Values to add to the first entry that is written.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class MetricsWriter:
         self._board = None if tensorboard is None else _tensorboard(tensorboard)
 
     def add(self, progress: Progress) -> None:
-        """Take in the updates since the last call, and what was evaluated after them."""
+        """Add the updates since the last call, and the evaluation after them, if there is one."""
         rows = {name: column.tolist() for name, column in progress.rows.items()}
         numbers = rows["update"]
         for name in [name for name in rows if name not in COLUMNS]:
@@ -81,13 +80,13 @@ class MetricsWriter:
         self._check_place()
 
     def sync(self) -> None:
-        """Wait until everything is on the disk."""
+        """Wait until everything is on disk."""
         self._check_place()
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def written(self) -> dict[str, int]:
-        """Return the length and the checksum of the file, to recognise it later."""
+        """Return the length and the checksum of the file, to recognize it later."""
         return {"bytes": self._bytes, "crc32": self._crc}
 
     def close(self) -> None:
@@ -96,7 +95,7 @@ class MetricsWriter:
             self._board.close()
 
     def _check_place(self) -> None:
-        """Notice that the file was deleted or replaced: writing to it would raise no error."""
+        """Raise an error if the file was deleted or replaced: writing to it would not."""
         try:
             there = os.stat(self.path)
         except FileNotFoundError:
@@ -114,7 +113,7 @@ class MetricsWriter:
     def _summary(self) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for name in _AVERAGED:
-            # An exact sum, so that it does not matter where a run was continued.
+            # The sum is exact, so that it does not depend on where a run was resumed.
             finite = [value for value in self.pending[name] if math.isfinite(value)]
             result[name] = math.fsum(finite) / len(finite) if finite else None
         counts = {n: sum(values) for n, values in self.pending.items() if n not in _AVERAGED}
@@ -149,7 +148,7 @@ def _tensorboard(folder: Path) -> Any:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON, one value per line, without a last line that was cut off."""
+    """Read a file with one JSON value per line, and ignore an incomplete last line."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -166,9 +165,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the intact entries of `metrics.jsonl`, and a sentence about each damaged line.
+    """Return the intact entries of `metrics.jsonl`, and a description of each damaged line.
 
-    A last line that was not written to its end is neither.
+    An incomplete last line counts as neither.
     """
     entries: list[dict[str, Any]] = []
     damage = []
@@ -181,7 +180,7 @@ def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
         except (ValueError, RecursionError) as error:
             problem = f"is not JSON ({str(error).partition(':')[0]})"
         if problem is None and entries and entry["update"] <= entries[-1]["update"]:
-            problem = f"tells of update {entry['update']}, after {entries[-1]['update']}"
+            problem = f"is for update {entry['update']}, after one for {entries[-1]['update']}"
         if problem is None:
             entries.append(entry)
         else:
@@ -190,7 +189,7 @@ def parse_entries(data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Tell if a last line without a line break is an entry all the same."""
+    """Return whether a last line without a line break is a complete entry."""
     try:
         return _problem(json.loads(line.decode())) is None
     except (ValueError, RecursionError):
@@ -198,7 +197,7 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _problem(entry: Any) -> str | None:
-    """Return the reason why something is not an entry, or `None` if it is one."""
+    """Return the reason why a value is not an entry, or `None` if it is one."""
     if not isinstance(entry, dict):
         return "is not an entry"
     for name in _COUNTS:
@@ -216,7 +215,7 @@ def _problem(entry: Any) -> str | None:
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
-    """Read the intact entries of a run; a warning tells of damaged lines, which are left out."""
+    """Read the intact entries of a run; skip damaged lines with a warning."""
     if not path.exists() and not path.is_symlink():
         return []
     try:
@@ -224,7 +223,7 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise MetricsError(f"{path} cannot be read: {error.strerror}.") from error
     if damage:
-        warnings.warn(f"{path}: {_listed(damage)}; left out.", DamagedMetricsWarning, stacklevel=2)
+        warnings.warn(f"{path}: {_listed(damage)}; skipped.", DamagedMetricsWarning, stacklevel=2)
     return entries
 
 
@@ -234,7 +233,7 @@ def _listed(damage: list[str]) -> str:
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """Read the entries of a run as arrays, by column; NaN where an entry lacks the column."""
+    """Read the entries of a run as one array per column; NaN where an entry lacks the column."""
     entries = read_entries(path)
     names = dict.fromkeys([*COLUMNS[:-2], *(name for entry in entries for name in entry)])
     columns = {}
@@ -248,21 +247,20 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
 
 
 def rewind_metrics(path: Path, update: int, written: dict[str, int] | None) -> None:
-    """Forget what lies after a checkpoint: it will be computed once more.
+    """Remove the entries after a checkpoint, because the run will compute them again.
 
-    If the file is not what it was at the checkpoint, a warning says so, the damaged file is kept
-    as `metrics.damaged.jsonl`, and the run goes on with the entries that are intact.
+    If the file differs from what it was at the checkpoint, the function warns, copies the damaged
+    file to `metrics.damaged.jsonl`, and keeps the intact entries.
 
-    **Arguments:**
-
-    - `path`: the file.
-    - `update`: the update of the checkpoint; -1 forgets everything.
-    - `written`: what `MetricsWriter.written` said then, if the checkpoint knows it.
+    Args:
+        path: The file.
+        update: The update of the checkpoint; -1 removes everything.
+        written: The value of `MetricsWriter.written` at the checkpoint, if it was recorded.
     """
     try:
         data = read_plain(path) if path.exists() or path.is_symlink() else b""
     except OSError as error:
-        raise MetricsError(f"{path} cannot be read: {error.strerror}: delete it.") from error
+        raise MetricsError(f"{path} cannot be read: {error.strerror}. Delete it.") from error
     if update < 0:
         write_lines(path, [])
         return
@@ -272,9 +270,9 @@ def rewind_metrics(path: Path, update: int, written: dict[str, int] | None) -> N
         return
     entries, damage = parse_entries(data)
     if written is not None and not damage:
-        damage = [f"it is not what it was at the checkpoint of update {update}"]
+        damage = [f"it differs from what it was at the checkpoint of update {update}"]
     if damage:
-        # Lines may only have changed places.
+        # The lines may only be in another order.
         whole = [parse_entries(line)[0] for line in data.splitlines()]
         found = {entry["update"]: entry for found in whole for entry in found}
         entries = [found[number] for number in sorted(found)]
@@ -284,8 +282,8 @@ def rewind_metrics(path: Path, update: int, written: dict[str, int] | None) -> N
         with replacing(copy) as partial:
             partial.write_bytes(data)
         warnings.warn(
-            f"{path} is damaged: {_listed(damage)}. The run goes on from update {update}, with "
-            f"the entries that are intact; {copy.name} is a copy of the damaged file.",
+            f"{path} is damaged: {_listed(damage)}. The run resumes from update {update} with the "
+            f"intact entries; {copy.name} is a copy of the damaged file.",
             DamagedMetricsWarning,
             stacklevel=2,
         )

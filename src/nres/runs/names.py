@@ -1,4 +1,4 @@
-"""Systems by their names on the command line."""
+"""Systems, by their names on the command line."""
 
 import contextlib
 import difflib
@@ -21,11 +21,22 @@ from nres.system import System
 
 
 class SettingsError(ValueError):
-    """Settings that do not make a run."""
+    """Settings are wrong, missing or contradict each other."""
 
 
 def load_system(name: str, options: dict[str, Any]) -> Any:
-    """Make the system with a known name, `path/to/file.py:ClassName` or `module:ClassName`."""
+    """Construct a system from its name and options.
+
+    Args:
+        name: A known name, `path/to/file.py:ClassName`, `module:ClassName` or `gym:ENV-ID`.
+        options: The arguments of its constructor.
+
+    Returns:
+        The system or pool.
+
+    Raises:
+        SettingsError: The name is unknown, or the options do not fit.
+    """
     try:
         if name in SYSTEMS:
             known = SYSTEMS[name]
@@ -35,17 +46,17 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
         return _made(name, user_object(name)[1], options)
     except (SettingsError, ImportError, MemoryError):
         raise
-    except Exception as error:  # whatever the options of the user made of the code of the user
+    except Exception as error:  # the user's code may raise anything
         if name in SYSTEMS and not isinstance(error, TypeError | ValueError | ArithmeticError):
             raise
-        given = ", ".join(f"{k}={v!r}" for k, v in options.items())[:100] or "nothing"
+        given = ", ".join(f"{k}={v!r}" for k, v in options.items())[:100] or "no options"
         raise SettingsError(
-            f"{name} cannot be made from {given}: {described(error, name)}"
+            f"{name} cannot be constructed with {given}: {described(error, name)}"
         ) from error
 
 
 def _constructed(make: Callable[..., Any], kind: type, options: dict[str, Any]) -> Any:
-    """Make a system once for all who ask in turn, unless it has a state of its own."""
+    """Construct a system, or return the last one with the same options if it has no state."""
     if not issubclass(kind, System):
         return make(**options)
     return _immutable(make, json.dumps(options, sort_keys=True))
@@ -57,12 +68,12 @@ def _immutable(make: Callable[..., System], options: str) -> System:
 
 
 def _made(name: str, found: Any, options: dict[str, Any]) -> Any:
-    """Return the system or pool that a name stands for: only a class of one is called."""
+    """Return the system or pool that a name stands for; only classes of those are called."""
     if isinstance(found, type) and issubclass(found, System | Pool):
         return _constructed(found, found, options)
     if isinstance(found, System | Pool):
         if options:
-            raise SettingsError(f"{name} is an object, not a class: it takes no --set.")
+            raise SettingsError(f"{name} is an object, not a class: leave out --set.")
         return found
     raise SettingsError(
         f"{name} is neither an nres.System nor an nres.Pool: name a class that inherits from one "
@@ -71,7 +82,7 @@ def _made(name: str, found: Any, options: dict[str, Any]) -> Any:
 
 
 def described(error: BaseException, name: str) -> str:
-    """Describe an error in a user's code in one line: its line in the file, type and message."""
+    """Describe an error in a user's code in one line: line number, type and message."""
     file = name.rpartition(":")[0]
     place = ""
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -84,17 +95,18 @@ def described(error: BaseException, name: str) -> str:
 
 
 def full_name(system: str) -> str:
-    """Return the name of a system that is valid in every folder."""
+    """Return the name of a system with an absolute path, which is valid in every folder."""
     return system if system in SYSTEMS or system.startswith("gym:") else user_object(system)[0]
 
 
 def user_object(name: str) -> tuple[str, Any]:
-    """Return the object that a user's name stands for, and its name from any folder."""
+    """Return the object that a user's name stands for, and its name with an absolute path."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
         raise SettingsError(
             unknown("system", name, SYSTEMS)
-            + " Your own: path/to/file.py:ClassName or module:ClassName; gymnasium's: gym:ENV-ID."
+            + " For your own system give path/to/file.py:ClassName or module:ClassName, and for a "
+            "gymnasium environment gym:ENV-ID."
         )
     try:
         if where.endswith(".py"):
@@ -119,14 +131,14 @@ def user_object(name: str) -> tuple[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def _load_file(path: Path, content: bytes) -> ModuleType:
-    """Execute a file, unless it was the last one and still has the same content."""
+    """Execute a file as a module, and cache the last one."""
     name = f"nres_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    with _importable(path.parent):  # it may import its neighbours
+    with _importable(path.parent):  # it may import files in its folder
         spec.loader.exec_module(module)
     return module
 
@@ -141,7 +153,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def unknown(kind: str, name: str, known: Any) -> str:
-    """Say that there is no such name, and which one may have been meant."""
+    """Return a message about an unknown name, with the closest known name."""
     close = difflib.get_close_matches(name, list(known), 1)
     hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
     return f"no {kind} is called {name!r}.{hint}"

@@ -18,24 +18,23 @@ from nres.system import System
 
 
 def check_placement(settings: Settings) -> None:
-    """Refuse settings that contradict each other about where to run."""
+    """Raise an error if settings contradict each other about where to run."""
     if settings.ray is None and (settings.actors is not None or settings.allow_stale):
         raise SettingsError("--actors and --allow-stale need --ray local, auto or HOST:PORT.")
     if settings.ray is not None and (settings.devices is not None or multihost.is_multihost()):
         raise SettingsError(
-            "workers are shared among --devices (of several hosts, too) or among the actors of "
-            "--ray, not among both."
+            "--devices (or several hosts) and --ray cannot be combined: workers live on devices or "
+            "in actors."
         )
 
 
 def place(settings: Settings, system: System | Pool) -> Placement:
-    """Make the placement of a run's workers; by default they live here.
+    """Make the placement of a run's workers; by default they live in this process.
 
-    **Arguments:**
-
-    - `settings`: the settings of the run, whose `devices`, `ray`, `actors` and `allow_stale` say
-        where.
-    - `system`: what is unrolled.
+    Args:
+        settings: The settings of the run, whose `devices`, `ray`, `actors` and `allow_stale` say
+            where.
+        system: The system or pool to unroll.
     """
     if settings.devices is not None:
         return _on_devices(settings.system, system, settings.devices)
@@ -57,16 +56,20 @@ def relocated(
     actors: int | None = None,
     allow_stale: bool = False,
 ) -> Settings:
-    """Return the settings of the same run elsewhere; where it was, if no place is given.
+    """Return settings that move a run elsewhere; without arguments it stays where it was.
 
-    **Arguments:**
+    Args:
+        settings: The settings of the run.
+        devices: A number of devices, or `"all"`.
+        ray: The address of a Ray cluster; `"none"` brings a run back from one.
+        actors: The number of actors.
+        allow_stale: Do not wait for the slower half of the actors.
 
-    - `settings`: the settings of the run.
-    - `devices`, `ray`, `actors`, `allow_stale`: as in `Settings`; `ray="none"` brings a run back
-        from a cluster.
+    Returns:
+        The changed settings.
     """
     count = device_count(devices)
-    if ray is None and count is None:  # the same place, perhaps with other actors
+    if ray is None and count is None:  # the same cluster, perhaps with another number of actors
         actors = settings.actors if actors is None else actors
         allow_stale = settings.allow_stale or allow_stale
         changed = dataclasses.replace(settings, actors=actors, allow_stale=allow_stale)
@@ -83,9 +86,9 @@ def relocated(
 
 
 def device_count(devices: str | int | None) -> int | None:
-    """Return a number of devices, for `"all"` as many as there are.
+    """Return a number of devices; `"all"` stands for all that exist.
 
-    Several hosts always share all of theirs.
+    Several hosts always use all of their devices.
     """
     if devices == "all" or (devices is None and multihost.is_multihost()):
         return jax.device_count()
@@ -94,33 +97,34 @@ def device_count(devices: str | int | None) -> int | None:
     try:
         return int(devices)
     except ValueError:
-        raise SettingsError(f"--devices takes a number, or all; got {devices!r:.60}.") from None
+        raise SettingsError(f"--devices takes a number or all, got {devices!r:.60}.") from None
 
 
 def _on_devices(name: str, system: System | Pool, count: int) -> Devices:
-    """Share the workers among so many devices, those of all processes if there are several."""
+    """Share the workers among devices: those of all processes, if there are several."""
     there = jax.devices()
     if not as_pool(system).traceable:
         raise SettingsError(
-            f"{name} is not computed by JAX, so --devices does not apply: it uses the "
-            "processors of this machine, or with --ray those of several."
+            f"--devices does not apply to {name}, because JAX does not compute it: it uses all "
+            "processors of this machine, or of several machines with --ray."
         )
     if not 1 <= count <= len(there):
         raise SettingsError(
-            f"--devices asks for {count}, and there are {len(there)} ({there[0].device_kind}): "
-            f"take from 1 to {len(there)}, or all."
+            f"--devices is {count}, but this machine has {len(there)} ({there[0].device_kind}): "
+            f"choose a number from 1 to {len(there)}, or all."
         )
     if multihost.is_multihost() and count != len(there):
         raise SettingsError(
-            f"several hosts share all of their {len(there)} devices; --devices asks for {count}."
+            f"several hosts use all of their {len(there)} devices, but --devices is {count}: leave "
+            "it out."
         )
     return Devices(jax.make_mesh((count,), ("workers",), devices=there[:count]))
 
 
 def _on_ray(settings: Settings, system: System | Pool) -> Ray:
-    """Make the system in each of the actors of a Ray cluster."""
+    """Construct the system in each actor of a Ray cluster."""
     assert settings.ray is not None
-    # The constructor of a user's own pool may not know these.
+    # The constructor of a user's own pool may not accept these.
     suitable = as_pool(system).one_processor_options if settings.system in SYSTEMS else {}
     options = {**suitable, **settings.options}
     make = functools.partial(load_system, settings.system, options)

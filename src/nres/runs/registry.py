@@ -1,6 +1,6 @@
-"""The registry: systems known by name, and the default settings of each method on them.
+"""The registry: systems known by name, and the preset settings of each method on them.
 
-Numbers are those that Li et al. (NeurIPS 2023) tuned, with the label of their table.
+The numbers are the hyperparameters that Li et al. (NeurIPS 2023) tuned; their appendix lists them.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from nres.systems.learned_optimizer import (
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Default settings of a method on a system."""
+    """Preset: default settings of a method on a system."""
 
     lr: str
     """The learning rate, as `nres.Piecewise.parse` reads it."""
@@ -36,16 +36,16 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True)
 class KnownSystem:
-    """A system with a name."""
+    """A system that the command line knows by name."""
 
     summary: str
     make: Callable[..., Any]
     presets: Mapping[str, Preset]
-    """By method."""
+    """The presets, by method."""
     kind: type
     """The class that `make` returns."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Options that a run records and uses unless it is given others."""
+    """Arguments of `make` that a run uses, and records, unless the user gives others."""
 
 
 def _lorenz(**settings: Any) -> Preset:
@@ -85,7 +85,7 @@ def _learned_on(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSyst
     return make
 
 
-# A per-parameter network that trains one of these models; `width` and `depth` are the network's.
+# A per-parameter network learns to train one of these models; `width` and `depth` are its size.
 fashion_mnist_system = _learned_on(fashion_mnist_task)
 cifar10_system = _learned_on(cifar10_task)
 
@@ -121,9 +121,9 @@ def _half_cheetah(**settings: Any) -> Preset:
 
 SYSTEMS: dict[str, KnownSystem] = {
     "lorenz": KnownSystem(
-        "recover the two parameters of a chaotic trajectory, T = 2000",
+        "recover two parameters of a chaotic path, T = 2000",
         Lorenz,
-        # [tab:lorenz_hyperparameters]. Those that work on whole episodes make fewer updates.
+        # Methods that unroll whole episodes make fewer updates.
         {
             "fulles": _lorenz(lr="3e-5", workers=10, window=None, updates=600),
             "tes": _lorenz(lr="3e-4"),
@@ -136,12 +136,12 @@ SYSTEMS: dict[str, KnownSystem] = {
             "uoro": _lorenz_ad(lr="1e-13"),
         },
         Lorenz,
-        # The paper's 10,000 initial states would cost more than the training.
+        # With the paper's 10,000 initial states, evaluation would cost more than training.
         {"test_episodes": 100},
     ),
-    # [tab:lopt_hyperparameters] for these two. The paper makes 240,000 updates on the first.
+    # The paper makes 240,000 updates on Fashion-MNIST.
     "learned-optimizer": KnownSystem(
-        "an optimizer that trains a perceptron on Fashion-MNIST, T = 1000",
+        "learn to train an MLP on Fashion-MNIST, T = 1000",
         fashion_mnist_system,
         {
             "fulles": _learned(lr="3e-2", workers=10, window=None, updates=1000),
@@ -157,7 +157,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         LearnedOptimizerSystem,
     ),
     "learned-optimizer-cifar10": KnownSystem(
-        "an optimizer that trains a convolutional network on CIFAR-10, T = 1000",
+        "learn to train a CNN on CIFAR-10, T = 1000",
         cifar10_system,
         {
             "fulles": _learned_cifar(lr="1e-3", workers=1, window=None),
@@ -167,9 +167,8 @@ SYSTEMS: dict[str, KnownSystem] = {
         },
         LearnedOptimizerSystem,
     ),
-    # [tab:rl_hyperparameters] for these two.
     "swimmer": KnownSystem(
-        "swim forward with three links (MuJoCo Swimmer), T = 1000",
+        "swim with three links (MuJoCo), T = 1000",
         _mujoco("swimmer"),
         {
             "fulles": _swimmer(lr="1", workers=3, window=None),
@@ -180,7 +179,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
     ),
     "halfcheetah": KnownSystem(
-        "run forward on two legs (MuJoCo HalfCheetah), T = 1000",
+        "run on two legs in a plane (MuJoCo), T = 1000",
         _mujoco("halfcheetah", variance=0.03),
         {
             "fulles": _half_cheetah(lr="3e-5", workers=6, window=None),
@@ -190,16 +189,16 @@ SYSTEMS: dict[str, KnownSystem] = {
         },
         MujocoPool,
     ),
-    # The others are not in the paper: give a sigma and a learning rate.
+    # These are not in the paper, so the user gives a sigma and a learning rate.
     **{
         task: KnownSystem(
-            f"{what} (MuJoCo {name}), ends on a fall, T = 1000", _mujoco(task), {}, MujocoPool
+            f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
         )
-        for task, name, what in (
-            ("hopper", "Hopper", "hop forward on one leg"),
-            ("walker2d", "Walker2d", "walk forward on two legs, in a plane"),
-            ("ant", "Ant", "walk forward on four legs"),
-            ("humanoid", "Humanoid", "walk forward on two legs"),
+        for task, what in (
+            ("hopper", "hop on one leg"),
+            ("walker2d", "walk in a plane"),
+            ("ant", "walk on four legs"),
+            ("humanoid", "walk on two legs"),
         )
     },
 }

@@ -1,7 +1,7 @@
-"""`Settings`: everything that a run is made from, as data, each setting declared once.
+"""`Settings`: everything that determines a run, as data.
 
-A declaration holds the description, the check, and the commands that have the setting as an
-option; the command line and the table in docs/runs.md follow from it.
+Each setting is declared once, with its description, its check, and the commands that have it as an
+option. The command line and the table in docs/runs.md are generated from these declarations.
 """
 
 import dataclasses
@@ -25,16 +25,17 @@ from nres.runs.declarations import (
 from nres.runs.methods import METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
 
-# Headings under which `--help` lists the options.
-METHOD, OPTIMIZER = "Method", "Optimizer"
-SAVING, PLACEMENT = "Evaluation and checkpoints", "Where it runs"
+# Panels under which `--help` lists the options.
+EVERYDAY, SYSTEM, ESTIMATOR = "Everyday options", "System", "Estimator"
+OPTIMIZATION = "Optimization"
+METRICS, CHECKPOINTS, MACHINES = "Evaluation and metrics", "Checkpoints", "Devices and machines"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings of one run; `resolve` fills in those that are not given.
 
-    All are checked when they are set, so that a mistake shows before anything is computed.
+    Each setting is checked when it is set, so that mistakes show before anything is computed.
 
     ```python
     settings = nres.runs.resolve("lorenz", "nres", updates=500)
@@ -43,25 +44,56 @@ class Settings:
     """
 
     system: str = setting(
-        "A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID.", text, commands=()
+        "A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID.",
+        text,
+        panel=EVERYDAY,
+        commands=(),
     )
     options: dict[str, Any] = setting(  # noqa: RUF009, it makes a field
-        "Construct the system with this argument, for example horizon=500.",
+        "Pass an argument to the system, for example horizon=500; may be repeated.",
         json_object,
+        panel=SYSTEM,
         commands=(),
     )
     method: str = setting(
-        "Estimate gradients with this method; `nres list` describes all of them.",
+        "Estimate gradients with this method; `nres list` describes the methods.",
         one_of(METHODS),
-        panel=METHOD,
+        panel=EVERYDAY,
+        metavar="NAME",
         commands=(),
         determines=True,
     )
-    workers: int = setting(
-        "Run N workers side by side.",
+    updates: int = setting(
+        "Make N updates in total.",
         count,
-        panel=METHOD,
+        panel=EVERYDAY,
         metavar="N",
+        default_text="from the preset, else 1000",
+        commands=("train", "compare", "resume"),
+    )
+    lr: str = setting(
+        "Set the learning rate: 1e-3, or 1e-3,1000:1e-4 to change it at update 1000.",
+        schedule,
+        panel=EVERYDAY,
+        metavar="SCHEDULE",
+        default_text="from the preset, else required",
+        commands=("train", "compare"),
+        determines=True,
+    )
+    seed: int = setting(
+        "Derive all randomness from this seed.",
+        seed_number,
+        default=0,
+        panel=EVERYDAY,
+        metavar="SEED",
+        determines=True,
+    )
+    workers: int = setting(
+        "Run N workers in parallel.",
+        count,
+        panel=ESTIMATOR,
+        metavar="N",
+        default_text="from the preset, else 100",
         commands=("train", "compare"),
         determines=True,
     )
@@ -69,128 +101,121 @@ class Settings:
         "Unroll W steps per update.",
         count,
         default=None,
-        panel=METHOD,
+        panel=ESTIMATOR,
         metavar="W",
+        default_text="from the preset, else a tenth of the horizon",
         determines=True,
     )
     sigma: str | None = setting(
         "Scale the noise: 0.1, or 0.1,1000:0.05 to change it at update 1000.",
         schedule,
         default=None,
-        panel=METHOD,
+        panel=ESTIMATOR,
         metavar="SCHEDULE",
+        default_text="from the preset, else required",
         commands=("train", "compare"),
         determines=True,
     )
     period: int | None = setting(
-        "Draw new noise every K steps.",
+        "Draw new noise every K steps; for gpes and dodge.",
         count,
         default=None,
-        panel=METHOD,
+        panel=ESTIMATOR,
         metavar="K",
+        default_text="from the preset, else four windows",
         determines=True,
     )
     noise: str | None = setting(
-        "Store the noise of an episode, or draw it again in every window: keep or regenerate.",
+        "Keep each worker's noise in memory, or regenerate it in every window.",
         one_of({"keep": None, "regenerate": None}),
         default=None,
-        panel=METHOD,
+        panel=ESTIMATOR,
+        metavar="keep|regenerate",
+        default_text="keep",
+        choices=("keep", "regenerate"),
         determines=True,
     )
     optimizer: str = setting(
-        f"Follow the gradients with this optimizer of optax: {', '.join(OPTIMIZERS)}.",
+        f"Follow the gradients with this optax optimizer: {', '.join(OPTIMIZERS)}.",
         one_of(OPTIMIZERS),
-        panel=OPTIMIZER,
+        panel=OPTIMIZATION,
         metavar="NAME",
+        default_text="from the preset, else adam",
+        choices=tuple(OPTIMIZERS),
         commands=("train", "compare"),
         determines=True,
-    )
-    lr: str = setting(
-        "Set the learning rate: 1e-3, or 1e-3,1000:1e-4 to change it at update 1000.",
-        schedule,
-        panel=OPTIMIZER,
-        metavar="SCHEDULE",
-        commands=("train", "compare"),
-        determines=True,
-    )
-    updates: int = setting(
-        "Make N updates in total.",
-        count,
-        panel=OPTIMIZER,
-        metavar="N",
-        commands=("train", "compare", "resume"),
     )
     budget_seconds: float | None = setting(
-        "Stop after so many seconds of training, however many updates that is.",
+        "Stop each run after this many seconds of training instead.",
         positive_number,
         default=None,
-        panel=OPTIMIZER,
+        panel=OPTIMIZATION,
         metavar="SECONDS",
+        default_text="no limit",
         commands=("compare",),
     )
-    seed: int = setting(
-        "Derive all randomness from this seed.",
-        seed_number,
-        default=0,
-        panel=OPTIMIZER,
-        metavar="SEED",
-        determines=True,
-    )
     start_seed: int | None = setting(
-        "Draw the initial parameters from this seed instead.",
+        "Draw the initial parameters from a seed of their own.",
         seed_number,
         default=None,
-        panel=OPTIMIZER,
+        panel=OPTIMIZATION,
         metavar="SEED",
+        default_text="the same as --seed",
         determines=True,
     )
     start_from: str | None = setting(
-        "Begin with the parameters of another run, or of an .npz file.",
+        "Start from the parameters of another run or of an .npz file.",
         text,
         default=None,
-        panel=OPTIMIZER,
+        panel=OPTIMIZATION,
         flag="--from",
         metavar="PATH",
+        default_text="drawn from the seed",
     )
     eval_every: int = setting(
-        "Evaluate every N updates; by default up to 40 times, if that costs little.",
+        "Evaluate every N updates.",
         count,
-        panel=SAVING,
+        panel=METRICS,
         metavar="N",
+        default_text="up to 40 evaluations, at most 15 % of the unroll steps",
     )
     log_every: int = setting(
-        "Write an entry of the metrics every N updates; by default 1000 entries in all.",
+        "Write an entry of the metrics every N updates.",
         count,
-        panel=SAVING,
+        panel=METRICS,
+        metavar="N",
+        default_text="up to 1000 entries",
+    )
+    checkpoint_seconds: float = setting(
+        "Save a checkpoint every N seconds.",
+        positive_number,
+        default=60.0,
+        panel=CHECKPOINTS,
         metavar="N",
     )
     checkpoint_every: int | None = setting(
-        "Save a checkpoint every N updates, too.",
+        "Also save a checkpoint every N updates.",
         count,
         default=None,
-        panel=SAVING,
+        panel=CHECKPOINTS,
         metavar="N",
-    )
-    checkpoint_seconds: float = setting(
-        "Save a checkpoint every so many seconds.",
-        positive_number,
-        default=60.0,
-        panel=SAVING,
-        metavar="SECONDS",
+        default_text="off",
     )
     keep_every: int | None = setting(
-        "Keep a checkpoint for good every N updates, a multiple of --eval-every.",
+        "Never delete the checkpoint of every Nth update; N is a multiple of --eval-every.",
         count,
         default=None,
-        panel=SAVING,
+        panel=CHECKPOINTS,
         metavar="N",
+        default_text="keep the newest three",
     )
     devices: int | None = setting(
-        "Share the workers among this number of devices, or among all of them.",
+        "Share the workers among N devices, or among all of them.",
         count,
         default=None,
-        panel=PLACEMENT,
+        panel=MACHINES,
         metavar="N|all",
+        default_text="1, or all of several hosts",
         commands=("train", "resume"),
         typed=str,
     )
@@ -198,23 +223,25 @@ class Settings:
         "Share the workers among the actors of a Ray cluster: local, auto or HOST:PORT.",
         text,
         default=None,
-        panel=PLACEMENT,
+        panel=MACHINES,
         metavar="ADDRESS",
+        default_text="no cluster",
         commands=("train", "resume"),
     )
     actors: int | None = setting(
-        "Start N actors; by default one per processor.",
+        "Start N actors.",
         count,
         default=None,
-        panel=PLACEMENT,
+        panel=MACHINES,
         metavar="N",
+        default_text="one per processor",
         commands=("train", "resume"),
     )
     allow_stale: bool = setting(
-        "Do not wait for the slowest half of the actors.",
+        "Do not wait for the slower half of the actors.",
         of_type(bool, "true or false"),
         default=False,
-        panel=PLACEMENT,
+        panel=MACHINES,
         commands=("train", "resume"),
     )
 
@@ -222,7 +249,7 @@ class Settings:
         for name in DECLARATIONS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
         if self.keep_every is not None and self.budget_seconds is not None:
-            raise SettingsError("keep_every goes with a number of updates, not with seconds.")
+            raise SettingsError("keep_every cannot be combined with budget_seconds: give updates.")
         if self.keep_every is not None and self.keep_every % self.eval_every:
             raise SettingsError(
                 f"keep_every must be a multiple of eval_every, {self.eval_every}; got "
@@ -230,23 +257,24 @@ class Settings:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings by name, as `config.json` has them."""
+        """Return the settings by name, as in `config.json`."""
         return dataclasses.asdict(self)
 
     def determining(self) -> dict[str, Any]:
-        """Return the settings that a run's parameters follow from, besides the system itself."""
+        """Return the settings that the final parameters depend on, besides the system itself."""
         return {n: getattr(self, n) for n, declared in DECLARATIONS.items() if declared.determines}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Settings":
-        """Read the settings of a run, which may be of an earlier version."""
+        """Read the settings of a run, which an earlier version may have written."""
         if not isinstance(values, dict):
             raise SettingsError("the settings are not a JSON object.")
         missing = [name for name in DECLARATIONS if not has_default(name) and name not in values]
         if missing or not values.keys() <= DECLARATIONS.keys():
             strange = sorted(values.keys() - DECLARATIONS.keys())
             raise SettingsError(
-                f"settings of another version of nres: without {missing}, unknown {strange}."
+                "the settings are from another version of nres: "
+                f"{missing} are missing, {strange} are unknown."
             )
         return cls(**values)
 
@@ -259,24 +287,24 @@ DECLARATIONS: Mapping[str, Declaration] = types.MappingProxyType(
 
 
 def has_default(name: str) -> bool:
-    """Tell if a setting has a default of its own, so that `resolve` need not fill it."""
+    """Return whether a setting has a default of its own, so that `resolve` need not fill it in."""
     return _FIELDS[name].default is not dataclasses.MISSING
 
 
 def default_of(name: str) -> Any:
-    """Return the default of a setting, or `None` if `resolve` fills it."""
+    """Return the default of a setting, or `None` if `resolve` fills it in."""
     return _FIELDS[name].default if has_default(name) else None
 
 
 def type_of(name: str) -> type:
-    """Return the type of a setting's values, `None` apart."""
+    """Return the type of a setting's values other than `None`."""
     hint = _TYPES[name]
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return kinds[0]
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return the value of a setting in its usual form, or raise a `SettingsError`."""
+    """Return the value of a setting in its canonical form, or raise a `SettingsError`."""
     if name not in DECLARATIONS:
         raise SettingsError(unknown("setting", name, DECLARATIONS))
     if value is None and isinstance(_TYPES[name], types.UnionType):

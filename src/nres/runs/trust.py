@@ -1,9 +1,9 @@
 """Trust in the code that the config of a run names.
 
-A run folder is data: it may come from anybody. Its config names the system by a file or a module,
-whose code would run with your rights, so it runs only if you named it yourself, on a command line
-or in Python, or say that you trust it. What you named is remembered, by user and machine, so that
-your own runs resume without a question.
+A run folder is data, and may come from anybody. Its config names the system by a file or a module,
+whose code would run with your permissions. nres runs that code only if you have named it yourself,
+on a command line or in Python, or if you say that you trust it. nres remembers what you named, per
+user and machine, so that your own runs resume without a question.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from nres.runs.registry import SYSTEMS
 
 
 def foreign_code(system: str, options: dict[str, Any]) -> list[str]:
-    """List the files and modules outside of nres that making a system would run."""
+    """List the files and modules outside of nres whose code constructing a system would run."""
     where, _, _ = system.rpartition(":")
-    if system in SYSTEMS or not where:  # which is refused as unknown, if it is not known
+    if system in SYSTEMS or not where:  # an unknown name is refused elsewhere
         return []
     if system.startswith("gym:"):
-        # gymnasium imports what stands before a colon in the name of an environment.
+        # gymnasium imports the module before a colon in the name of an environment.
         given = {name: value for name, value in options.items() if name != "policy"}
         texts = [system.removeprefix("gym:"), *_texts(given)]
         return [text for text in texts if ":" in text]
@@ -35,7 +35,7 @@ def foreign_code(system: str, options: dict[str, Any]) -> list[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, however deep."""
+    """Yield all strings in a JSON value, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -47,17 +47,17 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _origin(module: str) -> str:
-    """Find the file of a top-level module without importing it: another may have its name."""
+    """Find the file of a top-level module without importing it: its name alone proves nothing."""
     found = importlib.machinery.PathFinder.find_spec(module, [str(Path.cwd()), *sys.path])
     return "not found" if found is None else str(found.origin)
 
 
 def remember(system: str, options: dict[str, Any]) -> None:
-    """Note that the user has named a system, and with it the code to run."""
+    """Remember that the user has named a system, and thereby its code."""
     fresh = [code for code in foreign_code(system, options) if not is_remembered(code)]
     if not fresh:
         return
-    with contextlib.suppress(OSError):  # a home that cannot be written to: --trust-code is left
+    with contextlib.suppress(OSError):  # without a writable home, the user needs --trust-code
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
@@ -65,7 +65,7 @@ def remember(system: str, options: dict[str, Any]) -> None:
 
 
 def is_remembered(code: str) -> bool:
-    """Tell if the user has named this file or module before."""
+    """Return whether the user has named this file or module before."""
     try:
         return code in _file().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
