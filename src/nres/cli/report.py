@@ -29,9 +29,14 @@ def report(
         ),
     ] = Path("report.html"),
     title: Annotated[
-        str,
-        typer.Option(help="Give the page this title.", metavar="TITLE", rich_help_panel=EVERYDAY),
-    ] = "Runs compared",
+        str | None,
+        typer.Option(
+            help="Give the page this title.",
+            metavar="TITLE",
+            rich_help_panel=EVERYDAY,
+            show_default="from the runs",
+        ),
+    ] = None,
 ) -> None:
     """Write an HTML page about runs: curves, tables, settings and pictures.
 
@@ -42,5 +47,6 @@ def report(
     """
     if out.suffix not in (".html", ".htm"):
         raise SettingsError(f"--out must end in .html, got {out}.")
-    write_report(find_runs(runs), out, title)
+    given = {} if title is None else {"title": title}
+    write_report(find_runs(runs), out, **given)
     say(f"Report: {out}")
