@@ -32,7 +32,14 @@ def compact_table(title: str, *headings: str) -> Table:
     Returns:
         The table, without rows.
     """
-    table = Table(title=plain(title), title_justify="left", box=None, pad_edge=False)
+    widest = max(map(len, title.splitlines()))
+    table = Table(
+        title=plain(title),
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        min_width=min(widest, 80),  # a narrower table would wrap its title
+    )
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
     return table

@@ -177,14 +177,14 @@ class Settings:
         count,
         panel=METRICS,
         metavar="N",
-        default_text="up to 40 evaluations, at most 15 % of the unroll steps",
+        default_text="about 40 evaluations, or fewer if they are costly",
     )
     log_every: int = setting(
         "Write an entry of the metrics every N updates.",
         count,
         panel=METRICS,
         metavar="N",
-        default_text="up to 1000 entries",
+        default_text="about 1000 entries",
     )
     checkpoint_seconds: float = setting(
         "Save a checkpoint every N seconds.",
@@ -215,7 +215,7 @@ class Settings:
         default=None,
         panel=MACHINES,
         metavar="N|all",
-        default_text="1, or all of several hosts",
+        default_text="1; all on several hosts",
         commands=("train", "resume"),
         typed=str,
     )
