@@ -1,8 +1,9 @@
-"""A pool that steps a whole batch in one call, for simulators that are written for batches.
+"""Step a whole batch of simulations in one call.
 
-An `nres.System` describes one trajectory, and `nres.JaxPool` makes a batch of it with `vmap`. A
-simulator that has batches of its own implements `nres.pools.TraceablePool` instead: `begin` and
-`run` see all members of all workers at once. Every estimator, placement and command works with it:
+An `nres.System` describes one trajectory, and `nres.JaxPool` turns it into a batch with `vmap`. A
+JAX simulator that already works on batches inherits from `nres.pools.TraceablePool` instead: its
+`begin` and `run` get all members of all workers at once. It works with every estimator, placement
+and command:
 
     nres train examples/batch_pool.py:Pendulums --sigma 0.1 --lr 0.05 --updates 300
 """
@@ -16,7 +17,7 @@ import nres
 
 
 class Pendulums(eqx.Module, nres.pools.TraceablePool):
-    """Upright pendulums, each balanced by a linear feedback with the gains `theta`."""
+    """Upright pendulums, each balanced by linear feedback with the gains `theta`."""
 
     horizon: int = 60
 
@@ -24,7 +25,7 @@ class Pendulums(eqx.Module, nres.pools.TraceablePool):
         return jnp.zeros(2)
 
     def begin(self, state, thetas, keys, start):
-        def draw(key):  # the same start for all members of a worker
+        def draw(key):  # all members of a worker start from the same state
             return jax.random.uniform(jax.random.fold_in(key, 0), (2,), minval=-0.5, maxval=0.5)
 
         fresh = jnp.broadcast_to(jax.vmap(draw)(keys), (*thetas.shape[:2], 2))
@@ -36,10 +37,10 @@ class Pendulums(eqx.Module, nres.pools.TraceablePool):
         def step(carry, i):
             state, total = carry
             angle, speed = state[..., 0], state[..., 1]
-            push = jnp.einsum("mwk,mwk->mw", thetas, state)  # of the whole batch
+            push = jnp.einsum("mwk,mwk->mw", thetas, state)  # for the whole batch
             speed = speed + 0.1 * (jnp.sin(angle) - push)
             new = jnp.stack([angle + 0.1 * speed, speed], axis=-1)
-            active = i < lengths  # a worker may take fewer steps than others
+            active = i < lengths  # some workers may take fewer steps than others
             loss = jnp.where(active[None], new[..., 0] ** 2 + 0.01 * push**2, 0)
             return (jnp.where(active[None, :, None], new, state), total + loss), None
 

@@ -1,4 +1,6 @@
-"""Throw a ball so that it lands, after bounces, at a distance of 3.
+"""Throw a ball so that it lands, after some bounces, at a distance of 3.
+
+Run it with:
 
 nres train examples/bouncer.py:Bouncer --sigma 0.1 --lr 0.03 --updates 300
 """
@@ -9,7 +11,7 @@ import nres
 
 
 class Bouncer(nres.System):
-    """A ball that bounces: its loss jumps, so its derivative is of little use."""
+    """A bouncing ball. Its loss is discontinuous, so the derivative is of little use."""
 
     horizon: int = 300
 

@@ -1,4 +1,4 @@
-"""Which sigma, and which method? Measure before training, at the parameters you start from."""
+"""Choose sigma and a method by measuring the variance at the initial parameters."""
 
 import sys
 
@@ -20,7 +20,7 @@ table = nres.variance.sweep(
     sigmas=[0.01, 0.04] if QUICK else [0.01, 0.02, 0.04, 0.08],
     samples=64 if QUICK else 4096,
 )
-# PES draws a noise for each window, NRES one for an episode; FullES is NRES in one window.
+# PES draws new noise in every window, NRES once per episode. FullES is NRES with one long window.
 print(f"{'method':>8} {'sigma':>6} {'window':>7} {'variance':>10} {'signal/noise':>13}")
 for row in table.rows:
     print(f"{row.method:>8} {row.sigma:6g} {row.window:7d} {row.variance:10.3g} {row.snr:13.3g}")

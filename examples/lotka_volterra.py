@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Fit a system of your own
 #
-# Foxes eat rabbits: how fast, is to be found from counts of both. The parameters are the logarithms
-# of four rates. A system says how to start and how to take one step; the rest is nres.
+# Foxes eat rabbits. This example recovers four rates of a predator-prey model from the sizes of
+# both populations. The parameters are the logarithms of the rates. A system says how an episode
+# starts and how it takes one step; nres does the rest.
 
 # %%
 import sys
@@ -29,7 +30,7 @@ class LotkaVolterra(nres.System):
 
     def init(self, theta, key):
         start = jnp.array([10.0, 5.0])
-        return start, start  # what the model says, and what is so
+        return start, start  # of the model, and of the true populations
 
     def step(self, state, theta, t, key):
         model, true = populations(state[0], theta), populations(state[1], TRUTH)
@@ -37,7 +38,8 @@ class LotkaVolterra(nres.System):
 
 
 # %% [markdown]
-# NRES takes 20 steps an update, with 100 pairs of workers at different steps of their episodes.
+# NRES takes 20 steps per update, with 100 workers (antithetic pairs of unrolls) at different steps
+# of their episodes.
 
 # %%
 system = LotkaVolterra()
@@ -51,4 +53,5 @@ after = nres.evaluate(system, result.theta, key).loss
 
 # %%
 print(f"loss {before:.3f} -> {after:.5f}")
-print("rates, found and true:", jnp.exp(result.theta).round(3), jnp.exp(TRUTH).round(3))
+print("estimated rates:", jnp.exp(result.theta).round(3))
+print("true rates:     ", jnp.exp(TRUTH).round(3))

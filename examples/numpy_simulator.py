@@ -1,6 +1,7 @@
-"""A simulator that is not JAX: any code that can be stepped, here a pendulum in NumPy.
+"""Train a controller for a simulator that is not written in JAX: a pendulum in NumPy.
 
-All unrolls advance together, as the rows of arrays; a worker's two members differ in theta alone.
+All unrolls advance together, as elements of arrays. The two members of a worker differ only in
+theta.
 """
 
 import sys
@@ -13,7 +14,7 @@ import nres
 
 
 class Pendulum(nres.Pool):
-    """Keep a pendulum upright with a weak motor: torque = tanh(theta @ features)."""
+    """Keep a pendulum upright with a weak motor: torque = 2 tanh(theta @ features)."""
 
     horizon = 200
     can_fork = True
@@ -24,13 +25,13 @@ class Pendulum(nres.Pool):
             raise ValueError(f"theta must have shape (3,), got {np.shape(theta)}.")
 
     def advance(self, state, thetas, keys, start, window, length=None):
-        """Step every member of every worker; the state is a value, so it is copied first."""
+        """Step every member of every worker, on a copy of the state."""
         members, workers, _ = thetas.shape
         length = np.full(workers, window) if length is None else length
         if state is None:
             state = np.zeros((members, workers)), np.zeros((members, workers))
         angle, speed = (x.copy() for x in state)
-        for w in np.flatnonzero(start == 0):  # a new episode, the same for both members
+        for w in np.flatnonzero(start == 0):  # a new episode: both members start alike
             angle[:, w] = 0.2 * np.random.default_rng(keys[w]).standard_normal()
             speed[:, w] = 0.0
         loss = np.zeros((members, workers), np.float32)
@@ -45,7 +46,7 @@ class Pendulum(nres.Pool):
         return nres.Window((angle, speed), loss, steps)
 
     def fork(self, state, member):
-        """Let both members go on from the state of one of them."""
+        """Let all members continue from the state of one of them."""
         return tuple(np.broadcast_to(x[member], x.shape) for x in state)
 
 

@@ -1,6 +1,6 @@
-"""Teach a swimmer to swim, in seconds, and see what its policy looks like.
+"""Train a linear policy for MuJoCo's Swimmer in seconds.
 
-pip install '.[mujoco]'
+Install the simulator first: pip install '.[mujoco]'
 """
 
 import sys
@@ -21,4 +21,4 @@ result = nres.train(
 for name, where in (("before", theta), ("after", result.theta)):
     measured = pool.metrics(where, jax.random.key(2))
     print(f"{name}: mean return {measured['return']:.1f} over 20 episodes")
-print("steps, in total and one after another:", *result.state.steps)
+print("total and sequential steps:", *result.state.steps)
