@@ -17,17 +17,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import notebook
 import numpy as np
 import optax
 from matplotlib.axes import Axes
-from results import ROOT
 
+import notebook
 import nres
+from results import ROOT
 
 EXAMPLES = ROOT / "examples"
 SAVED = ROOT / "results/examples"
-BEFORE, AFTER, TRUTH = "#999999", "#c8102e", "#0077bb"
+BEFORE, AFTER, TRUTH = "#7f7f7f", "#c8102e", "#0077bb"
 
 Names = dict[str, Any]
 

@@ -50,7 +50,7 @@ def summary() -> str:
     ]
     headings = {
         "yes": "**Reproduced.** Every statement about these figures holds:",
-        "in part": "**Reproduced in part.** The statements below each claim fail or come out weaker:",
+        "in part": "**Reproduced in part.** The statements below each claim fail or are weaker:",
         "no": "**Not reproduced.**",
     }
     for verdict, heading in headings.items():

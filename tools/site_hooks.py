@@ -8,6 +8,7 @@ the site needs no script for it, and nothing from the network.
 import ast
 import html
 import importlib
+import inspect
 import json
 import os.path
 import re
@@ -16,10 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import notebook
+import equinox as eqx
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
+import notebook
 import nres
 
 ROOT = Path(__file__).parent.parent
@@ -27,18 +29,27 @@ DOCS = ROOT / "docs"
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 MODULES = [
     "nres",
-    *(
-        f"nres.{name}"
-        for name in (
-            "systems systems.learned_optimizer pools placement noise estimators policies variance "
-            "runs checkpoint figures report data"
-        ).split()
-    ),
+    "nres.systems",
+    "nres.systems.learned_optimizer",
+    "nres.pools",
+    "nres.placement",
+    "nres.noise",
+    "nres.estimators",
+    "nres.policies",
+    "nres.variance",
+    "nres.runs",
+    "nres.checkpoint",
+    "nres.figures",
+    "nres.report",
+    "nres.data",
 ]
+WIDE = ("index.md", "gallery.md")  # pages whose sidebar would list nothing but themselves
 # Browsers have no variants of letters, but special letters for them.
 VARIANT = re.compile(r'(?<=<mi) mathvariant="(script|double-struck)">(\w)(?=</mi>)')
 LETTERS = {"script": {"N": ">𝒩"}, "double-struck": {"E": ">𝔼", "R": ">ℝ"}}
 LINK = re.compile(r"(!\[[^\]]*)?\]\((\.\./[^)#]+)\)")  # a picture, or the end of a link
+MODULE = re.compile(r"\b(?:[a-zA-Z_]\w*\.)+(?=[a-zA-Z_])")
+OBJECT = re.compile(r"<([\w.]+) object at 0x\w+>")
 NAME = re.compile(r"^::: (nres\.[\w.]+)\n((?:    .*\n)*)", re.MULTILINE)
 
 
@@ -72,6 +83,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Resolve public names, and links to files of the repository that are outside docs."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["navigation"]
     markdown = NAME.sub(documented, markdown)
     up = os.path.relpath(".", os.path.dirname(page.file.src_uri) or ".")
 
@@ -168,8 +181,33 @@ def documented(found: re.Match) -> str:
     # By where it is defined: a function may have the same name as its module.
     target = f"{value.__module__}.{value.__qualname__}"
     options = options or "    options:\n"
+    if isinstance(value, type) and (generated := signature(value)) is not None:
+        options += f"      extra: {{signature: {json.dumps(generated)}}}\n"
     heading = f"      heading: {path}\n      toc_label: {name}\n"
     return f"[](){{#{path}}}\n\n::: {target}\n{options}{heading}"
+
+
+def signature(class_: type) -> str | None:
+    """Return the signature of a class; `None` if its source has it, empty if it has none."""
+    if issubclass(class_, BaseException) or inspect.isabstract(class_):
+        return ""
+    if not issubclass(class_, eqx.Module):
+        return None
+    constructor = class_.__init__
+    own = constructor.__qualname__ == f"{class_.__qualname__}.__init__"
+    if own and constructor.__code__.co_filename.startswith(str(ROOT)):
+        return None
+    found = inspect.signature(class_).replace(return_annotation=inspect.Signature.empty)
+    parts = [str(inspect.Signature([p])) for p in found.parameters.values()]
+    keywords = [p.kind is inspect.Parameter.KEYWORD_ONLY for p in found.parameters.values()]
+    listed = [part.removeprefix("(").removeprefix("*, ").removesuffix(")") for part in parts]
+    if True in keywords:
+        listed.insert(keywords.index(True), "*")
+    listed = [MODULE.sub("", OBJECT.sub(r"\1()", part)) for part in listed]
+    line = f"{class_.__name__}({', '.join(listed)})"
+    if len(line) <= 88:
+        return line
+    return f"{class_.__name__}(\n" + "".join(f"    {part},\n" for part in listed) + ")"
 
 
 def on_page_content(content: str, **_: Any) -> str:
