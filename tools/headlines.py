@@ -33,11 +33,7 @@ def headlines() -> str:
 
 def verdicts() -> str:
     """Say in one sentence how much of the paper is reproduced."""
-    counts = reproduction_page.counts()
-    return (
-        f"Of the paper's {counts.figures} figures and tables, {counts.yes} are reproduced, "
-        f"{counts.part} in part, and {counts.no or 'none'} fails entirely"
-    )
+    return f"Of the paper's {reproduction_page.counts().told()}"
 
 
 def _lorenz() -> tuple[str, str]:

@@ -25,6 +25,13 @@ class Counts(NamedTuple):
     weaker: int
     fails: int
 
+    def told(self) -> str:
+        """Return the number of figures and tables by verdict, in words."""
+        parts = [f"{self.yes} are reproduced in full", f"{self.part} in part"]
+        parts += [f"{self.no} not at all"] if self.no else []
+        *most, last = parts
+        return f"{self.figures} figures and tables, {', '.join(most)} and {last}"
+
 
 def counts() -> Counts:
     """Count the verdicts on figures and tables that are in the paper."""
@@ -43,10 +50,8 @@ def summary() -> str:
     """Say in words which figures are reproduced, and in what the others differ."""
     found = counts()
     lines = [
-        f"\nThe paper makes {found.statements} statements that were checked here, about "
-        f"{found.figures} figures and tables. {found.holds} statements hold, {found.weaker} come "
-        f"out weaker, and {found.fails} fail. So {found.yes} figures and tables are reproduced, "
-        f"{found.part} in part, and {found.no or 'none'} not at all.",
+        f"\nWe checked {found.statements} statements of the paper: {found.holds} hold, "
+        f"{found.weaker} come out weaker, and {found.fails} fail. Of the paper's {found.told()}.",
     ]
     headings = {
         "yes": "**Reproduced.** Every statement about these figures holds:",
