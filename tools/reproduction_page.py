@@ -39,10 +39,14 @@ def counts() -> Counts:
     verdicts = [summary["reproduced"] for summary in graded.values()]
     grades = [check["grade"] for summary in graded.values() for check in summary["checks"]]
     return Counts(
-        len(verdicts),
-        *(verdicts.count(verdict) for verdict in ("yes", "in part", "no")),
-        len(grades),
-        *(grades.count(grade) for grade in ("holds", "weaker", "fails")),
+        figures=len(verdicts),
+        yes=verdicts.count("yes"),
+        part=verdicts.count("in part"),
+        no=verdicts.count("no"),
+        statements=len(grades),
+        holds=grades.count("holds"),
+        weaker=grades.count("weaker"),
+        fails=grades.count("fails"),
     )
 
 

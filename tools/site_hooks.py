@@ -64,8 +64,8 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add a page for each example, and the pictures that pages show."""
     for script in sorted((ROOT / "examples").glob("*.py")):
-        page = example_page(script)
-        files.append(File.generated(config, f"examples/{script.stem}.md", content=page))
+        text = example_page(script)
+        files.append(File.generated(config, f"examples/{script.stem}.md", content=text))
     shown: set[str] = set()
     listed: list[str] = []
     for page in files.documentation_pages():
@@ -128,6 +128,7 @@ def example_page(script: Path) -> str:
         *_, code = code.split('"""', 2)
         parts += [f"# {title.rstrip('.')}", rest.strip(), block("python", code.strip())]
         parts += map(out, saved["outputs"])
+    source += " · [all examples](../gallery.md)"
     return "\n\n".join(filter(None, [*parts, picture, source])) + "\n"
 
 
