@@ -218,7 +218,8 @@ def on_page_content(content: str, **_: Any) -> str:
         inside = html.unescape(found[2])
         display = inside.startswith(r"\[")
         made = convert(inside[2:-2].strip(), display="block" if display else "inline")
-        return VARIANT.sub(lambda letter: LETTERS[letter[1]][letter[2]], made)
+        made = VARIANT.sub(lambda letter: LETTERS[letter[1]][letter[2]], made)
+        return f'<div class="nres-equation">{made}</div>' if found[1] == "div" else made
 
     marked = r'<(span|div) class="arithmatex">(.*?)</\1>'
     return re.sub(marked, drawn, content, flags=re.DOTALL)
