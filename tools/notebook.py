@@ -1,6 +1,8 @@
 """Write examples/lotka_volterra.ipynb from the script beside it, cell by cell.
 
 python tools/notebook.py [--check]
+
+The outputs are those that tools/gallery.py has saved in results/.
 """
 
 import json
@@ -10,19 +12,33 @@ import sys
 from results import ROOT
 
 SCRIPT = ROOT / "examples/lotka_volterra.py"
+OUTPUTS = ROOT / "results/examples/lotka_volterra.json"
 
 
-def notebook(script: str) -> str:
+def split(script: str) -> list[tuple[str, str]]:
+    """Return the kind ("markdown" or "code") and the text of each cell."""
     cells = []
-    for number, part in enumerate(re.split(r"^# %%", script, flags=re.MULTILINE)[1:]):
+    for part in re.split(r"^# %%", script, flags=re.MULTILINE)[1:]:
         kind, _, text = part.partition("\n")
         text = text.strip()
-        cell: dict = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
         if "markdown" in kind:
-            cell = {"cell_type": "markdown", "metadata": {}}
-            text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
-        lines = [f"{line}\n" for line in text.split("\n")]
-        cells.append(cell | {"id": str(number), "source": [*lines[:-1], lines[-1].rstrip("\n")]})
+            cells.append(("markdown", re.sub(r"^# ?", "", text, flags=re.MULTILINE)))
+        else:
+            cells.append(("code", text))
+    return cells
+
+
+def notebook(script: str, outputs: list[str]) -> str:
+    """Return the notebook as JSON; `outputs` has the printed text of each code cell."""
+    cells = []
+    printed = iter(outputs)
+    for number, (kind, text) in enumerate(split(script)):
+        cell: dict = {"cell_type": kind, "metadata": {}}
+        if kind == "code":
+            shown = {"name": "stdout", "output_type": "stream"}
+            stream = [shown | {"text": out.splitlines(True)}] if (out := next(printed)) else []
+            cell |= {"execution_count": None, "outputs": stream}
+        cells.append(cell | {"id": str(number), "source": text.splitlines(True)})
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     about = {"kernelspec": kernel, "language_info": {"name": "python"}}
     page = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
@@ -30,7 +46,7 @@ def notebook(script: str) -> str:
 
 
 if __name__ == "__main__":
-    made = notebook(SCRIPT.read_text())
+    made = notebook(SCRIPT.read_text(), json.loads(OUTPUTS.read_text())["outputs"])
     file = SCRIPT.with_suffix(".ipynb")
     if "--check" not in sys.argv:
         file.write_text(made)

@@ -1,4 +1,4 @@
-"""Fill the tables of README.md and docs/ from results/ and the code, so that none is typed.
+"""Fill in the numbers and tables of README.md and docs/ from results/ and the code.
 
 python tools/readme.py [--check]
 """
@@ -8,6 +8,7 @@ import math
 import re
 import sys
 
+import headlines
 import reproduction_page
 import scaling_page
 import settings_page
@@ -317,6 +318,7 @@ def sweep_speed() -> str:
 
 
 PARTS = (
+    *headlines.PARTS,
     *scaling_page.PARTS,
     *reproduction_page.PARTS,
     *settings_page.PARTS,
@@ -351,7 +353,7 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text()
         if "--check" not in sys.argv:
             page.write_text(filled(text))

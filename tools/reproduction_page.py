@@ -1,6 +1,6 @@
-"""The paper's claims and the results, for README and docs/reproduction.md."""
+"""The paper's claims and the results, for docs/reproduction.md."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from nres_paper.figures import FIGURES
 from nres_paper.reproduction import (
@@ -13,23 +13,103 @@ from nres_paper.reproduction import (
 from results import ROOT, load, table
 
 
+class Counts(NamedTuple):
+    """The number of figures and tables of the paper by verdict, and of statements by grade."""
+
+    figures: int
+    yes: int
+    part: int
+    no: int
+    statements: int
+    holds: int
+    weaker: int
+    fails: int
+
+    def told(self) -> str:
+        """Return the number of figures and tables by verdict, in words."""
+        parts = [f"{self.yes} are reproduced in full", f"{self.part} in part"]
+        parts += [f"{self.no} not at all"] if self.no else []
+        *most, last = parts
+        return f"{self.figures} figures and tables, {', '.join(most)} and {last}"
+
+
+def counts() -> Counts:
+    """Count the verdicts on figures and tables that are in the paper."""
+    graded = _graded()
+    verdicts = [summary["reproduced"] for summary in graded.values()]
+    grades = [check["grade"] for summary in graded.values() for check in summary["checks"]]
+    return Counts(
+        figures=len(verdicts),
+        yes=verdicts.count("yes"),
+        part=verdicts.count("in part"),
+        no=verdicts.count("no"),
+        statements=len(grades),
+        holds=grades.count("holds"),
+        weaker=grades.count("weaker"),
+        fails=grades.count("fails"),
+    )
+
+
+def summary() -> str:
+    """Say in words which figures are reproduced, and in what the others differ."""
+    found = counts()
+    lines = [
+        f"\nWe checked {found.statements} statements of the paper: {found.holds} hold, "
+        f"{found.weaker} come out weaker, and {found.fails} fail. Of the paper's {found.told()}.",
+    ]
+    headings = {
+        "yes": "**Reproduced.** Every statement about these figures holds:",
+        "in part": "**Reproduced in part.** The statements below each claim fail or are weaker:",
+        "no": "**Not reproduced.**",
+    }
+    for verdict, heading in headings.items():
+        mine = {n: s for n, s in _graded().items() if s["reproduced"] == verdict}
+        if mine:
+            lines += [f"\n{heading}\n", *(_told(name, told) for name, told in mine.items())]
+    return "\n".join([*lines, ""])
+
+
+def _graded() -> dict[str, dict[str, Any]]:
+    """Return the summaries of figures in the paper that have a verdict."""
+    summaries = read_summaries(ROOT / "results", FIGURES)
+    wanted = ("yes", "in part", "no")
+    return {name: s for name, s in summaries.items() if s["reproduced"] in wanted}
+
+
+def _told(name: str, summary: dict[str, Any]) -> str:
+    """Return an item of the summary: the claim, and what does not hold."""
+    claim = f"- [{name}](#{name.lower()}): {summary['claim']}"
+    shortfalls = [
+        f"    - **{check['grade'].capitalize()}:** {check['about']}. "
+        f"Paper: *{check['paper']}*. Here: {check['ours']}."
+        for check in summary["checks"]
+        if check["grade"] != "holds"
+    ]
+    return "\n".join([claim, *shortfalls])
+
+
 def reproduction() -> str:
     """List all checks in one table, and name the figures that have no results yet."""
     summaries = read_summaries(ROOT / "results", FIGURES)
     rows = []
     for name in FIGURES:
-        link = f"[{name}](docs/reproduction.md#{name.lower()})"
+        link = f"[{name}](#{name.lower()})"
         if name not in summaries:
             rows.append([link, "", "", NOT_RUN, ""])
             continue
         for check in summaries[name]["checks"]:
             rows.append([link, check["about"], check["paper"], check["ours"], check["grade"]])
             link = ""
-    return table(["", "", "paper", "here", ""], rows)
+    return _text_table(["figure", "statement", "paper", "here", "verdict"], rows)
+
+
+def _text_table(heading: list[str], rows: list[list[str]]) -> str:
+    """Return a table of words, which are easier to read from the left."""
+    return table(heading, rows).replace("---:", "---")
 
 
 def figures() -> str:
-    """Show each figure with its claim, its checks and how it was made."""
+    """Show each figure with its claim, its checks and the command that makes it."""
     summaries = read_summaries(ROOT / "results", FIGURES)
     parts = []
     for name, figure in FIGURES.items():
@@ -49,7 +129,7 @@ def _shown(name: str, summary: dict[str, Any]) -> list[str]:
     return [
         f"{summary['claim']}{_label(summary['figure'])} **{verdict_line(summary)}.**\n",
         f"![{summary['claim']}](../results/{name}/{name}.png)",
-        table(["", "paper", "here", ""], rows),
+        _text_table(["statement", "paper", "here", "verdict"], rows),
         *([f"{summary['remark']}\n"] if summary["remark"] else []),
         f"{level(summary['numbers'])}{'; '.join(facts)}. "
         f"Measurements: [results/{name}](../results/{name}).",
@@ -66,7 +146,7 @@ def _label(label: str) -> str:
 
 
 def level(numbers: dict) -> str:
-    """State the level of a comparison and where it starts; nothing for other figures."""
+    """Return the level of a comparison and its first value; nothing for other figures."""
     if "level" not in numbers:
         return ""
     what, times = numbers["shown"]["what"], numbers["shown"]["times"]
@@ -76,7 +156,7 @@ def level(numbers: dict) -> str:
 
 
 def batching() -> str:
-    """State how much more an H200 does with four times the workers."""
+    """Return the factor by which four times as many workers raise the throughput of an H200."""
     rates = {
         row["workers"]: row["inner_steps_per_second"]
         for row in load("bench/learned_optimizer_gpu.json")["rows"]
@@ -85,4 +165,4 @@ def batching() -> str:
     return f"{rates[400] / rates[100]:.1f}"
 
 
-PARTS = (reproduction, figures, batching)
+PARTS = (summary, reproduction, figures, batching)

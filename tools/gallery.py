@@ -1,0 +1,214 @@
+"""Run the examples, and save their output and a picture of each in results/examples.
+
+python tools/gallery.py [NAME ...]     # all, or some of them
+python tools/gallery.py --check        # fail if the code of an example has changed since
+"""
+
+import ast
+import contextlib
+import hashlib
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+from matplotlib.axes import Axes
+
+import notebook
+import nres
+from results import ROOT
+
+EXAMPLES = ROOT / "examples"
+SAVED = ROOT / "results/examples"
+BEFORE, AFTER, TRUTH = "#7f7f7f", "#c8102e", "#0077bb"
+
+Names = dict[str, Any]
+
+
+def bouncer(panel: Axes, names: Names) -> None:
+    """Train the ball, and draw its flight before and after."""
+    system, key = names["Bouncer"](), jax.random.key(0)
+    estimator = nres.NRES(system, workers=100, window=30, sigma=0.1)
+    start = system.initial_theta(key)
+    result = nres.train(estimator, optax.adam(0.03), start, updates=300, key=key)
+    losses = [nres.evaluate(system, theta, key).loss for theta in (start, result.theta)]
+    sys.stdout.write(f"loss {losses[0]:.2f} -> {losses[1]:.2f}\n")
+    for theta, colour, label in ((start, BEFORE, "before"), (result.theta, AFTER, "after")):
+        path = np.stack([state[0] for state in states(system, theta, key)])
+        panel.plot(path[:, 0], path[:, 1], color=colour, label=label)
+    panel.axvline(3.0, color=TRUTH, ls=":", label="target")
+    panel.set(xlabel="distance", ylabel="height")
+
+
+def states(system: nres.System, theta: Any, key: Any) -> list[Any]:
+    """Return the states of one unroll."""
+    state = system.init(theta, key)
+    found = [state]
+    step = jax.jit(lambda *arguments: system.step(*arguments))
+    for t in range(system.horizon):
+        state, _ = step(state, theta, jnp.asarray(t), jax.random.fold_in(key, t))
+        found.append(state)
+    return found
+
+
+def batch_pool(panel: Axes, names: Names) -> None:
+    """Draw the angles of some pendulums without and with feedback."""
+    pool, keys = names["pool"], jax.random.split(jax.random.key(1), 8)
+    for theta, colour, label in (
+        (np.zeros(2), BEFORE, "without feedback"),
+        (names["result"].theta, AFTER, "with learned gains"),
+    ):
+        thetas = jnp.broadcast_to(jnp.asarray(theta, jnp.float32), (1, len(keys), 2))
+        state = pool.begin(None, thetas, keys, jnp.zeros(len(keys), int))
+        angles = [state[0, :, 0]]
+        for t in range(pool.horizon):
+            state = pool.run(state, thetas, keys, jnp.full(len(keys), t), 1).state
+            angles.append(state[0, :, 0])
+        lines = panel.plot(np.stack(angles), color=colour, lw=1)
+        lines[0].set_label(label)
+    panel.set(xlabel="step", ylabel="angle", ylim=(-2, 2))
+
+
+def numpy_simulator(panel: Axes, names: Names) -> None:
+    """Draw the angle of a pendulum before and after training."""
+    workers = 6
+    keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(2), workers)))
+    for theta, colour, label in (
+        (np.zeros(3), BEFORE, "before"),
+        (names["result"].theta, AFTER, "after"),
+    ):
+        pool, state, angles = names["Pendulum"](), None, []
+        thetas = np.broadcast_to(np.asarray(theta), (1, workers, 3))
+        for t in range(pool.horizon):
+            state = pool.advance(state, thetas, keys, np.full(workers, t), 1).state
+            angles.append(np.cos(state[0][0]))
+        lines = panel.plot(np.stack(angles), color=colour, lw=1)
+        lines[0].set_label(label)
+    panel.set(xlabel="step", ylabel="cos(angle); upright is 1")
+
+
+def choose_sigma(panel: Axes, names: Names) -> None:
+    """Draw the variance of each method against sigma."""
+    rows = names["table"].rows
+    for method in dict.fromkeys(row.method for row in rows):
+        mine = [row for row in rows if row.method == method]
+        style = nres.figures.line_style(method)
+        panel.plot([r.sigma for r in mine], [r.variance for r in mine], "o", label=method, **style)
+    panel.set(xscale="log", yscale="log", xlabel="sigma", ylabel="variance of one estimate")
+    sigmas = sorted({row.sigma for row in rows})
+    panel.set_xticks(sigmas, map(str, sigmas))
+    panel.set_xticks([], minor=True)
+
+
+def lotka_volterra(panel: Axes, names: Names) -> None:
+    """Draw the true populations, and those of the model before and after the fit."""
+    for theta, colour, label, style in (
+        (names["theta"], BEFORE, "before the fit", "-"),
+        (names["result"].theta, AFTER, "after the fit", "-"),
+        (names["TRUTH"], TRUTH, "truth", ":"),
+    ):
+        state = np.array([10.0, 5.0], np.float32)
+        path = [state := np.asarray(names["populations"](state, theta)) for _ in range(500)]
+        lines = panel.plot(0.02 * np.arange(500), path, color=colour, ls=style)
+        lines[0].set_label(label)
+    panel.set(xlabel="time", ylabel="rabbits and foxes")
+
+
+def meta_train(panel: Axes, names: Names) -> None:
+    """Draw the loss of a model that Adam trains before and after its settings were learned."""
+    system, key = names["system"], jax.random.key(1)
+    for theta, colour, label in (
+        (names["theta"], BEFORE, "Adam as it started"),
+        (names["result"].theta, AFTER, "Adam with learned settings"),
+    ):
+        state, losses = system.init(theta, key), []
+        step = jax.jit(lambda *arguments: system.step(*arguments))
+        for t in range(system.horizon):
+            state, loss = step(state, theta, jnp.asarray(t), jax.random.fold_in(key, t))
+            losses.append(float(loss))
+        panel.plot(losses, color=colour, label=label)
+    panel.set(yscale="log", xlabel="step of training a model", ylabel="loss of the model")
+
+
+def swimmer(panel: Axes, names: Names) -> None:
+    """Draw the return of the perturbed policies during training."""
+    history, horizon = names["result"].history, names["pool"].horizon
+    panel.plot(history.update, -horizon * np.asarray(history.loss), color=AFTER)
+    panel.set(xlabel="update", ylabel="return per episode")
+
+
+DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
+    drawing.__name__: drawing
+    for drawing in (
+        bouncer,
+        batch_pool,
+        numpy_simulator,
+        choose_sigma,
+        lotka_volterra,
+        meta_train,
+        swimmer,
+    )
+}
+
+
+def cells(name: str) -> list[str]:
+    """Return the code of an example: cell by cell for a notebook, otherwise all of it."""
+    script = (EXAMPLES / f"{name}.py").read_text()
+    parts = notebook.split(script)
+    return [text for kind, text in parts if kind == "code"] if parts else [script]
+
+
+def digest(code: list[str]) -> str:
+    """Return the hash of code without comments and docstrings, which do not change its output."""
+    tree = [ast.parse(cell) for cell in code]
+    for node in (node for cell in tree for node in ast.walk(cell)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256("\n".join(map(ast.unparse, tree)).encode()).hexdigest()
+
+
+def run(name: str) -> None:
+    """Run an example, and save what it prints and its picture."""
+    names: Names = {"__name__": "__main__"}
+    outputs = []
+    figure, panel = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
+    code = cells(name)
+    for i, cell in enumerate(code):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(cell, name, "exec"), names)
+            if i == len(code) - 1:
+                DRAWINGS[name](panel, names)
+        outputs.append(printed.getvalue())
+    panel.grid(alpha=0.3)
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(frameon=False, fontsize="small")
+    SAVED.mkdir(exist_ok=True)
+    figure.savefig(SAVED / f"{name}.png", dpi=180)
+    plt.close(figure)
+    saved = {"example": f"examples/{name}.py", "outputs": outputs, "code_sha256": digest(code)}
+    (SAVED / f"{name}.json").write_text(json.dumps(saved, indent=1) + "\n")
+
+
+def check(name: str) -> None:
+    """Fail if the saved output is not that of the example as it is now."""
+    file = SAVED / f"{name}.json"
+    if not file.exists() or json.loads(file.read_text())["code_sha256"] != digest(cells(name)):
+        sys.exit(f"The saved output of examples/{name}.py is out of date: run tools/gallery.py.")
+
+
+if __name__ == "__main__":
+    asked = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    sys.path.insert(0, str(EXAMPLES))
+    sys.argv = sys.argv[:1] + [a for a in sys.argv[1:] if a == "--check"]
+    for name in asked or sorted(path.stem for path in Path(EXAMPLES).glob("*.py")):
+        (check if "--check" in sys.argv else run)(name)

@@ -1,0 +1,103 @@
+"""The headline results, for README.md and docs/index.md."""
+
+from typing import Any
+
+import reproduction_page
+from results import load, table
+
+
+def headlines() -> str:
+    """Return a table of the main results, each beside what it compares with."""
+    variance = _variance()
+    return table(
+        ["", "nres", "for comparison"],
+        [
+            ["Lorenz on 2 CPU cores, updates/s", *_lorenz()],
+            ["Learned optimizer on an H200, updates/s", *_learned_optimizer()],
+            ["HalfCheetah on 2 CPU cores, simulator steps/s", *_halfcheetah()],
+            [
+                "Time to meta-train an optimizer to a given loss",
+                "1× (NRES)",
+                f"PES {_times('lopt-es', 'PES')}, FullES {_times('lopt-es', 'FullES')}",
+            ],
+            [
+                "Sequential steps to solve Swimmer and HalfCheetah",
+                "1× (NRES)",
+                f"FullES {_times('swimmer', 'FullES')} and {_times('halfcheetah', 'FullES')}",
+            ],
+            ["Variance of gradients of a learned optimizer", *variance],
+            ["Memory of 10,000 workers with 100,000 parameters", *_memory()],
+        ],
+    ).replace("---:", "---")
+
+
+def verdicts() -> str:
+    """Say in one sentence how much of the paper is reproduced."""
+    return f"Of the paper's {reproduction_page.counts().told()}"
+
+
+def _lorenz() -> tuple[str, str]:
+    rates: dict[tuple[str, int], float] = {
+        (row["implementation"], row["workers"]): row["updates_per_second"]
+        for row in load("bench/cpu.json")["throughput"]
+    }
+    sizes = (200, 20_000)
+    ours = ", ".join(f"{rates['nres', n]:,.0f} ({n:,} workers)" for n in sizes)
+    # The faster of two ways to run it: one call per step, or a loop that is compiled.
+    best = (max(rates["evosax", n], rates["evosax, scanned", n]) for n in sizes)
+    return ours, "evosax " + ", ".join(f"{rate:,.0f}" for rate in best)
+
+
+def _learned_optimizer() -> tuple[str, str]:
+    rates = {
+        row["implementation"]: row["updates_per_second"]
+        for row in load("bench/learned_optimizer_gpu.json")["rows"]
+        if (row["workers"], row["width"], row["precision"]) == (100, 32, "default")
+    }
+    return f"{rates['nres']:,.0f}", f"plain JAX {rates['plain JAX']:,.0f}"
+
+
+def _halfcheetah() -> tuple[str, str]:
+    rows = load("bench/simulators.json")["simulators"]
+    row = next(row for row in rows if row["task"] == "halfcheetah")
+    return (
+        f"{row['nres_steps_per_second']:,.0f}",
+        f"gymnasium {row['gymnasium_steps_per_second']:,.0f}; MuJoCo without an estimator "
+        f"{row['raw_steps_per_second']:,.0f}",
+    )
+
+
+def _times(figure: str, method: str) -> str:
+    """Return how much longer a method takes than NRES, and what the paper says."""
+    checks: list[dict[str, Any]] = load(f"{figure}/summary.json")["checks"]
+    check = next(check for check in checks if check["about"].startswith(method))
+    ours = check["ours"]
+    times, _, _ = ours.partition("× (")
+    shown = f"{times}×" if times != ours else ours
+    return f"{shown} (paper: {check['paper']})"
+
+
+def _variance() -> tuple[str, str]:
+    tables = [entry["rows"] for entry in load("variance-K/measured.json")["checkpoints"]]
+    by_method = [{row["method"]: row["variance"] for row in rows} for rows in tables]
+    least = sum(min(found, key=lambda name: found[name]) == "NRES" for found in by_method)
+    ratios = [found["PES"] / found["NRES"] for found in by_method]
+    return (
+        f"NRES has the least at {least} of {len(tables)} checkpoints",
+        f"PES has {min(ratios):.0f} to {max(ratios):.0f} times as much",
+    )
+
+
+def _memory() -> tuple[str, str]:
+    peaks = {
+        row["noise"]: row["peak_bytes"]
+        for row in load("bench/cpu.json")["memory"]
+        if (row["workers"], row["parameters"]) == (10_000, 100_000)
+    }
+    return (
+        f"{peaks['regenerate'] / 1e6:,.0f} MB with `store_noise=False`",
+        f"{peaks['keep'] / 1e6:,.0f} MB if noise is stored",
+    )
+
+
+PARTS = (headlines, verdicts)
