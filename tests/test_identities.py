@@ -6,27 +6,19 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, Spiral, Wave, spiral_theta
+from helpers import (
+    THETA,
+    Faller,
+    Spiral,
+    Wave,
+    assert_same,
+    gradients,
+    spiral_theta,
+    state_at_step_0,
+)
 from nres import execution
 
 KEY = jax.random.key(11)
-
-
-def gradients(estimator, theta, updates):
-    state = estimator.init(theta, KEY)
-    result = []
-    for _ in range(updates):
-        estimate = estimator.estimate(theta, state)
-        result.append(estimate.grad)
-        state = estimate.state
-    return jax.tree.map(lambda *g: np.stack(g), *result)
-
-
-def assert_same(left, right, rtol=0.0):
-    def same(x, y):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
-
-    jax.tree.map(same, left, right)
 
 
 def test_pes_is_gpes_with_the_window_as_period():
@@ -57,12 +49,7 @@ def test_episode_average_of_nres_is_full_es(kind, window):
     theta, windows = THETA[kind], -(-10 // window)
     online = nres.NRES(kind(), workers=1, window=window, sigma=0.2)
     offline = nres.FullES(kind(), workers=1, sigma=0.2)
-    state = online.init(theta, KEY)
-    while state.workers.start[0] > 0:  # to the end of the first, partly unlocked episode
-        state = online.estimate(theta, state).state
-    full_state = offline.init(theta, KEY)
-    while full_state.workers.episode[0] < state.workers.episode[0]:
-        full_state = offline.estimate(theta, full_state).state
+    state, full_state = (state_at_step_0(e, theta, KEY) for e in (online, offline))
     total = jnp.zeros_like(theta)
     for _ in range(windows):
         estimate = online.estimate(theta, state)

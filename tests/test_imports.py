@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import nres
+from helpers import raises_naming
 
 SOURCE = Path(__file__).parents[1] / "src"
 HEAVY = (
@@ -56,7 +55,7 @@ def test_public_modules_are_imported_when_they_are_used():
     assert nres.load_optimizer is nres.systems.learned_optimizer.load_optimizer
     assert "learned_optimizer" in dir(nres.systems)
     for module in (nres, nres.systems):
-        with pytest.raises(AttributeError, match="nonsense"):
+        with raises_naming(AttributeError, "nonsense"):
             _ = module.nonsense
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import as_users_run, invoke
+from helpers import as_users_run, invoke, raises_naming
 from nres import report, runs
 from nres.cli.console import plain
 from nres.files import save_figure
@@ -155,7 +155,7 @@ def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
     runs.Run.create(tmp_path / "run", settings, runs.build(settings))
     assert runs.Run.open(tmp_path / "run").components
     monkeypatch.chdir(tmp_path / "theirs")
-    with pytest.raises(runs.RunError, match="theirs"):
+    with raises_naming(runs.RunError, "theirs"):
         _ = runs.Run.open(tmp_path / "run").components
 
 
@@ -189,7 +189,7 @@ def test_an_object_may_be_named_instead_of_a_class(tmp_path):
     given = {name: SETTINGS[name] for name in ("sigma", "lr", "updates", "eval_every")}
     assert runs.build(runs.resolve(f"{file}:small", "nres", **given)).estimator.horizon == 30
     for name, options in (("small", {"horizon": 3}), ("make", {})):
-        with pytest.raises(runs.SettingsError, match=name):
+        with raises_naming(runs.SettingsError, name):
             runs.resolve(f"{file}:{name}", "nres", options=options, **given)
 
 
