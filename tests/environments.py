@@ -1,4 +1,4 @@
-"""Environments of gymnasium, and what tests of simulators share."""
+"""Environments and helpers that the tests of simulators share."""
 
 import os
 
@@ -54,7 +54,7 @@ class CliffEnv(gymnasium.Env):
 
 
 class BadEnv(CliffEnv):
-    """Goes wrong at its second step, in the episode with the largest seed."""
+    """An environment that fails at its second step."""
 
     def __init__(self, fault="raise"):
         self.fault = fault
@@ -82,7 +82,7 @@ class BadEnv(CliffEnv):
 
 
 class Stumbling(CliffEnv):
-    """Raises once, in its third step."""
+    """An environment that raises once, in its third step."""
 
     stumbled = False
 

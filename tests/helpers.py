@@ -1,4 +1,4 @@
-"""What several tests use: small systems, their NumPy twins, and one way to judge a mean."""
+"""Small systems, their NumPy twins, and tools that several tests share."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def create_run(path, system=BOUNCER, **changes):
 
 @contextlib.contextmanager
 def as_users_run():
-    """Without the strictness of the tests, which not every library we call stands."""
+    """Switch off the strict settings of the tests, under which some libraries do not run."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -51,13 +51,13 @@ def raises_naming(kind, *culprits):
 
 
 def invoke(*arguments):
-    """A command in this process, as in a terminal of 200 columns."""
+    """Run a command in this process, as in a terminal of 200 columns."""
     with as_users_run():
         return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
 
 
 def in_a_terminal(command, environment):
-    """The output of a process that has a terminal, which must end well."""
+    """Run a process in a terminal, require that it succeeds, and return its output."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
     os.close(follower)
@@ -83,24 +83,24 @@ def as_file(system, path):
 
 
 def updates_in(metrics) -> list[int]:
-    """The updates of all entries of a file that may be written to meanwhile."""
+    """Return the updates of all entries of a file that another process may be writing to."""
     return [int(number) for number in re.findall(r'^{"update": (\d+),', metrics.read_text(), re.M)]
 
 
 def z_scores(samples, expected) -> np.ndarray:
-    """How many standard errors the mean of independent samples lies from what is expected."""
+    """Return the distance of the samples' mean from its expectation, in standard errors."""
     samples = np.asarray(samples, np.float64)
     stderr = samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
     return (samples.mean(axis=0) - np.asarray(expected)) / stderr
 
 
 def chance(key, dtype):
-    """A uniform number in [-2, 2), straight from the key: quicker to compile than jax.random."""
+    """Draw a number in [-2, 2) from the bits of the key: it compiles faster than jax.random."""
     return (jax.random.key_data(key)[1] >> jnp.uint32(9)).astype(dtype) * 2.0**-21 - 2.0
 
 
 class Wave(nres.System):
-    """Random disturbances, an initial state that depends on theta, a loss that depends on t."""
+    """A system with disturbances, whose initial state depends on theta and whose loss on t."""
 
     horizon: int = 10
 
@@ -115,7 +115,7 @@ class Wave(nres.System):
 
 
 class Faller(nres.System):
-    """Ends early, at a step that depends on theta and on chance; ended steps cost a constant."""
+    """A system that ends early, at a step that depends on theta and on chance."""
 
     horizon: int = 10
     absorbing_loss: float = 0.7

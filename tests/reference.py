@@ -1,4 +1,4 @@
-"""The paper's algorithms in plain NumPy, one worker at a time: what estimators are tested against.
+"""The paper's algorithms and closed forms in plain NumPy, to test estimators against.
 
 Nothing here uses the estimators: noise is handed in as a function of (episode, index), the keys
 of the systems' own randomness as a function of the episode. Where the paper is silent (a last
@@ -24,7 +24,7 @@ class Trajectory:
         return other
 
     def run(self, theta, steps):
-        """The summed loss of the next steps, and how many were really taken."""
+        """Return the summed loss of the next steps and the number of steps taken."""
         total, taken = 0.0, 0
         for _ in range(steps):
             if self.ended:
@@ -95,9 +95,9 @@ def run(theta, workers, offsets, updates, sigma):
 
 
 def theorem(system, theta, period, window):
-    """[thm:variance] on the graph whose steps are windows, word for word, with its pairs of parts.
+    """Evaluate the variance of [thm:variance], term by term, with windows as the steps.
 
-    A window that is shorter than the others counts with its sum, not with its mean.
+    A shorter last window enters with the sum of its losses, not with their mean.
     """
     gradients = np.asarray(system.application_gradients(theta), np.float64)
     horizon, d = system.horizon, theta.size
@@ -116,7 +116,7 @@ def theorem(system, theta, period, window):
 
 
 def truncated_gradient(system, theta, window):
-    """TBPTT's mean: only applications within the window of the loss count."""
+    """Compute the mean of TBPTT, which sees the applications of theta within the window only."""
     g = np.asarray(system.application_gradients(theta))
     total = np.zeros(theta.shape)
     for t in range(system.horizon):
@@ -125,7 +125,7 @@ def truncated_gradient(system, theta, window):
 
 
 def cliff_loss(first, second):
-    """The mean loss when the first two steps use one parameter and the last two another."""
+    """Compute the mean loss if the first two steps use one parameter, the last two another."""
     total, state = np.zeros(np.broadcast_shapes(first.shape, second.shape)), 0.0
     ended = np.zeros(total.shape, bool)
     for theta in (first, first, second, second):
@@ -136,7 +136,7 @@ def cliff_loss(first, second):
 
 
 def cliff_gradient(theta, sigma, shared):
-    """The exact gradient of the smoothed loss, by integration on a fine grid."""
+    """Compute the exact gradient of the smoothed loss by integration on a fine grid."""
     e = np.linspace(-6, 6, 4001) * sigma
     p = np.exp(-(e**2) / (2 * sigma**2))
     p = p / p.sum()

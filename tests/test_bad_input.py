@@ -28,7 +28,7 @@ KEY = jax.random.key(0)
     ],
     ids=str,
 )
-def test_settings(change):
+def test_settings_out_of_range_are_refused(change):
     ((name, value),) = change.items()
     with raises_naming(ValueError, name, value):
         nres.NRES(Wave(), **(GOOD | change))
@@ -40,7 +40,7 @@ def test_period_must_be_a_multiple_of_the_window():
             nres.GPES(Wave(), period=period, **GOOD)
 
 
-def test_what_is_not_a_system():
+def test_objects_that_are_not_systems_are_refused():
     with raises_naming(TypeError, "function"):
         as_pool(lambda x: x)
     with raises_naming(TypeError, "Wave"):
@@ -70,12 +70,12 @@ def test_tes_needs_a_pool_that_can_copy_states():
         ({"a": "text"}, ["theta['a']", "str"]),
     ],
 )
-def test_theta(theta, culprits):
+def test_bad_theta_is_refused(theta, culprits):
     with raises_naming(ValueError, *culprits):
         nres.NRES(Wave(), **GOOD).init(theta, KEY)
 
 
-def test_theta_of_another_structure_than_at_init():
+def test_theta_must_have_the_structure_it_had_at_init():
     estimator = nres.NRES(Wave(), **GOOD)
     state = estimator.init(THETA[Wave], KEY)
     for other in ((THETA[Wave],), jnp.ones(3), np.ones(2, np.float16)):
@@ -83,7 +83,7 @@ def test_theta_of_another_structure_than_at_init():
             estimator.estimate(other, state)
 
 
-def test_a_state_of_another_estimator():
+def test_a_state_of_another_estimator_is_refused():
     state = nres.NRES(Wave(), **GOOD).init(THETA[Wave], KEY)
     for other in (
         nres.NRES(Wave(), **(GOOD | {"workers": 4})),
@@ -95,7 +95,7 @@ def test_a_state_of_another_estimator():
             other.estimate(THETA[Wave], state)
 
 
-def test_keys():
+def test_bad_keys_are_refused():
     with raises_naming(TypeError, "key"):
         nres.NRES(Wave(), **GOOD).init(THETA[Wave], 0)
     with raises_naming(TypeError, "key"):
@@ -144,7 +144,7 @@ class Broken(nres.System):
         ("ended", ["(2,)"]),
     ],
 )
-def test_mistakes_in_a_step(mistake, culprits):
+def test_mistakes_in_a_step_are_named(mistake, culprits):
     with raises_naming(ValueError, "Broken.step", *culprits):
         nres.NRES(Broken(mistake), **GOOD).init(jnp.ones(2), KEY)
 
@@ -154,7 +154,7 @@ def test_a_state_may_start_from_python_numbers():
     estimator.estimate(jnp.ones(2), estimator.init(jnp.ones(2), KEY))
 
 
-def test_training_and_evaluation():
+def test_bad_arguments_of_train_and_evaluate_are_refused():
     estimator, theta = nres.NRES(Wave(), **GOOD), THETA[Wave]
     for arguments, culprits in [
         ({"updates": -1, "key": KEY}, ["updates", -1]),
@@ -169,7 +169,7 @@ def test_training_and_evaluation():
         nres.evaluate(Wave(), theta, KEY, sigma=-0.1)
 
 
-def test_a_pool_that_returns_the_wrong_shape():
+def test_a_pool_that_returns_the_wrong_shape_is_refused():
     class Flat(NumpyPool):
         def advance(self, *arguments):
             window = super().advance(*arguments)

@@ -23,8 +23,8 @@ def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
             checkpoints.restore(1, tree)
 
 
-def test_what_is_saved_is_what_was_there(tmp_path):
-    """Writing goes on in the background, while the caller changes what it handed over."""
+def test_later_changes_do_not_reach_a_checkpoint(tmp_path):
+    """A checkpoint is written in the background while the caller changes the arrays."""
     pending, x = {"loss": [0.0]}, np.zeros(3)
     with Checkpoints(tmp_path / "c", keep=20) as checkpoints:
         for update in range(12):

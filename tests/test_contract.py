@@ -1,4 +1,4 @@
-"""The contract of every estimator, one row each."""
+"""The contract that every estimator of tests/table.py must meet."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ every_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATE
 
 
 class Undifferentiable(nres.System):
-    """Raises when it is differentiated."""
+    """A system that raises an error when it is differentiated."""
 
     horizon: int = 10
 
@@ -76,7 +76,7 @@ def test_contract(make, compilations):
 
 
 def estimates(estimator, theta, count=4):
-    """The numbers of some estimates, and the steps they took."""
+    """Return the numbers of consecutive estimates, and the steps that they took."""
     state, unlocking = estimator.unlock(theta, KEY)
     found, steps = [], [unlocking]
     for i in range(count):
@@ -118,7 +118,7 @@ SLOPE = jnp.array([1.0, -2.0])
 
 
 class Slope(nres.System):
-    """Its gradient is the same for every law of noise, and everywhere."""
+    """A system whose gradient is the same everywhere and under every noise law."""
 
     horizon: int = 12
 
@@ -131,7 +131,7 @@ class Slope(nres.System):
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 @every_strategy
-def test_laws_of_noise(make, law):
+def test_noise_laws(make, law):
     theta = jnp.array([0.5, 0.5])
     estimator = make(Slope(), noise=law).with_workers(512)
     estimate = estimator.estimate(theta, state_at_step_0(estimator, theta, KEY))
@@ -139,7 +139,7 @@ def test_laws_of_noise(make, law):
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-def test_laws_of_noise_on_devices_and_measured(law):
+def test_noise_laws_on_devices_and_in_variance(law):
     theta = jnp.array([0.5, 0.5])
     devices = PLACEMENTS["two devices"]()
     alone, placed = (
@@ -151,7 +151,7 @@ def test_laws_of_noise_on_devices_and_measured(law):
 
 
 def test_other_numbers_do_not_compile(compilations):
-    """Another sigma, period, schedule or rate; and an equal optimizer that is built again."""
+    """Neither another sigma, period, schedule or rate nor an equal optimizer compiles again."""
     theta = THETA[Wave]
 
     def train(make, optimizer):
@@ -224,7 +224,7 @@ def test_double_precision(make, x64):
 
 
 class Drip(nres.System):
-    """Every step adds the same to the loss, and depends on theta in the same way."""
+    """A system in which every step adds the same loss and depends on theta in the same way."""
 
     horizon: int = 1000
 
@@ -260,7 +260,7 @@ def test_gradients_in_half_precision_are_added_up_in_single(make):
     np.testing.assert_array_equal(estimate.grad, jnp.array([1, 0], jnp.bfloat16))
 
 
-def test_any_law_of_noise_keeps_half_precision():
+def test_any_noise_law_keeps_half_precision():
     estimator = nres.PES(Drip(), workers=3, window=500, sigma=0.01, noise=LAWS["Rademacher"])
     theta = jnp.ones(20, jnp.bfloat16)
     estimate = estimator.estimate(theta, state_at_step_0(estimator, theta, KEY))
@@ -278,7 +278,7 @@ def test_old_style_keys_mean_the_same(make):
 
 
 def test_workers_do_not_depend_on_how_many_there_are():
-    """A worker's randomness is its own: the first of three does what the only one does."""
+    """The first of three workers does exactly what a single worker does."""
     theta = THETA[Wave]
     one = nres.NRES(Wave(), workers=1, window=4, sigma=0.1)
     three = nres.NRES(Wave(), workers=3, window=4, sigma=0.1)

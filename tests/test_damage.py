@@ -258,7 +258,7 @@ def test_a_rotated_checkpoint_is_not_taken_for_a_damaged_one(whole, tmp_path, mo
 
 
 def start_training(path, *options):
-    """A run of its own process that checkpoints all the time, under way."""
+    """Start a run in a process of its own that saves checkpoints all the time."""
     arguments = ["train", BOUNCER, "--sigma", "0.1", "--lr", "0.01", "--set", "horizon=30"]
     arguments += ["--updates", "1000000", "--eval-every", "1000000", "--log-every", "1"]
     command = [sys.executable, "-m", "nres", *arguments, "--out", str(path), *options]
@@ -272,7 +272,7 @@ def start_training(path, *options):
 
 
 def test_evaluating_beside_a_training_and_interrupting_it(tmp_path):
-    """What was evaluated is told at the end, though updates were made since."""
+    """The command reports the last evaluation, although updates were made since."""
     process = start_training(tmp_path / "run", "--checkpoint-seconds", "0.001")
     try:
         with as_users_run():
@@ -362,7 +362,7 @@ def test_a_checkpoint_without_a_match_says_so(half, tmp_path):
 
 
 def test_nothing_but_the_sentence_is_said_of_a_damaged_checkpoint(whole, tmp_path):
-    """The library that reads checkpoints would talk of event loops when it is torn down."""
+    """Orbax would otherwise print warnings about event loops when the process ends."""
     path = shutil.copytree(whole.path, tmp_path / "run")
     for file in (path / "checkpoints" / "24").rglob("*"):
         if file.is_file() and file.parent.name == "d":

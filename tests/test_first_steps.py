@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.mark.slow
-def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
+def test_a_run_begun_in_a_terminal_resumes_without_one(tmp_path):
     """JAX writes programs in colour where it sees a terminal."""
     out = tmp_path / "run"
     begin = ["-m", "nres", "train", BOUNCER, *map(str, SHORT), "--updates", "2", "--out", str(out)]
@@ -117,7 +117,7 @@ UNDECLARED = BRANCHES.replace(
         (UNDECLARED, ["mine.py", "mass", "mass: float"]),
     ],
 )
-def test_mistakes_in_a_file_are_told_with_their_line(source, words, tmp_path):
+def test_mistakes_in_a_file_are_reported_with_their_line(source, words, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(source)
     out = ["--sigma", 0.1, "--lr", 0.1, "--out", tmp_path / "run"]
@@ -131,7 +131,7 @@ def test_mistakes_in_a_file_are_told_with_their_line(source, words, tmp_path):
 
 @pytest.mark.parametrize("name", ["lorenz", "learned-optimizer", "swimmer", "halfcheetah"])
 def test_evaluations_cost_a_share_of_the_training(name):
-    """By default between nothing and a fifth of its steps, except the first and the last."""
+    """By default evaluations take at most a fifth of the training steps."""
     for method in SYSTEMS[name].presets:
         with as_users_run():
             settings = runs.resolve(name, method)
@@ -144,7 +144,7 @@ def test_evaluations_cost_a_share_of_the_training(name):
         assert count <= 45
 
 
-def test_the_seconds_of_each_part_are_told(tmp_path):
+def test_the_seconds_of_each_part_are_reported(tmp_path):
     result = invoke("train", BOUNCER, *SHORT, "--updates", 4, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     pattern = r"4 of 4 updates in [\d.]+ s .*; evaluating took [\d.]+ s, compiling .* [\d.]+ s"
@@ -152,7 +152,7 @@ def test_the_seconds_of_each_part_are_told(tmp_path):
 
 
 def test_the_best_parameters_are_kept(tmp_path):
-    """Steps so large that the last evaluation is not the best one."""
+    """With large steps the last evaluation is not the best one."""
     out = tmp_path / "run"
     options = ["--updates", 60, "--eval-every", 2, "--lr", 0.5]
     command = ["train", BOUNCER, *SHORT, *options, "--out", out, "--quiet"]
@@ -284,7 +284,7 @@ def test_a_terminal_without_unicode(tmp_path):
         assert words in done.stdout
 
 
-def test_a_device_that_is_not_there():
+def test_a_missing_device_is_reported():
     command = [sys.executable, "-m", "nres", "train", "lorenz", "--updates", "2"]
     environment = os.environ | {"JAX_PLATFORMS": "nonsense"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

@@ -108,7 +108,7 @@ def test_uoro_with_a_state_of_several_types_and_with_none():
 
     estimator = nres.UORO(Spiral(), window=5, workers=3)
     theta = spiral_theta()
-    state = estimator.init(theta, KEY)
+    state = state_at_step_0(estimator, theta, KEY)
     for _ in range(5):
         count = state.carry.pool[0].state["count"][0]
         np.testing.assert_array_equal(

@@ -47,7 +47,7 @@ def test_unbiased_where_the_length_of_an_episode_depends_on_theta(method, option
 
 
 def test_ending_both_members_with_the_first_is_biased():
-    """What others do: the pair is over when its + member is. Not so the absorbing rule."""
+    """Ending a pair with its + member is biased; the absorbing rule is not."""
     sigma, theta = 0.3, 0.55
     epsilon = np.random.default_rng(0).normal(0, sigma, 400_000)
 

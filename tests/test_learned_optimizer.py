@@ -23,7 +23,7 @@ from small_tasks import KEY, small_system, small_task
 
 
 def reference_step(theta, width, depth, tensors, t):
-    """The optimizer of SPEC, one tensor after the other, in NumPy."""
+    """Apply the paper's optimizer in NumPy, one tensor after the other."""
     layers, at = [], 0
     sizes = (19, *[width] * depth, 2)
     for m, n in itertools.pairwise(sizes):
@@ -115,7 +115,7 @@ def test_classical_optimizers_are_those_of_optax(mine, other):
 
 
 def test_training_by_optax_is_the_inner_loop(tmp_path):
-    """Step for step, through a file."""
+    """Both take the same steps, and the optimizer passes through a file."""
     system = small_system()
     theta = system.initial_theta(KEY)
     lo.save_optimizer(tmp_path / "o.npz", system.optimizer, theta)
@@ -153,7 +153,7 @@ def test_losses():
 
 @pytest.mark.slow
 def test_a_loss_without_gradient_is_learned_by_evolution_alone():
-    """From a learning rate too small, with the fraction of misclassified examples as the loss."""
+    """The loss is the fraction of misclassified examples; the initial rate is too small."""
     task = small_task(outer_loss="accuracy", evaluated_on="train")
     system = lo.LearnedOptimizerSystem(task, lo.SGD(0.05), horizon=30)
     theta = system.initial_theta(KEY)

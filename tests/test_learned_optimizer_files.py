@@ -60,8 +60,8 @@ def test_files_of_optimizers(tmp_path):
         nres.load_optimizer(tmp_path / "none.npz")
 
 
-def test_what_is_committed_loads():
-    """The optimizer that the README speaks of."""
+def test_the_published_optimizer_loads():
+    """The optimizer of the README is in results/."""
     path = Path(__file__).parent.parent / "results/learned-optimizer/optimizer.npz"
     optimizer, theta, about = lo.read_optimizer(path)
     assert optimizer == lo.PerParameterMLP()
@@ -69,8 +69,8 @@ def test_what_is_committed_loads():
     assert about["settings"]["method"] == "nres"
 
 
-def test_names_that_earlier_versions_stored():
-    """Options in run folders, and arrays in checkpoints."""
+def test_names_of_earlier_versions_are_accepted():
+    """Run folders hold the old options, and checkpoints the old array names."""
     task = lo.fashion_mnist_task(judge="capped", judged_on="train")
     assert task.outer_loss.args == ("capped",)
     assert task.evaluated_on is task.train

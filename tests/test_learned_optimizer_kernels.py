@@ -18,7 +18,7 @@ BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
 
 
 def test_the_network_kernels_are_plain_jax():
-    """Interpreted here; tensors larger and smaller than a block, several lanes."""
+    """Tensors are larger and smaller than a block, in several lanes."""
     network, tensors = Network((19, 16, 16, 2)), (700, 3, 130)
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))

@@ -62,7 +62,7 @@ def test_one_device_needs_no_mesh():
     assert grad.devices() == {jax.devices()[3]}
 
 
-def test_what_does_not_fit():
+def test_workers_and_pools_that_do_not_fit_are_refused():
     with raises_naming(ValueError, "workers", 12, 8, 16):
         nres.NRES(Spiral(), workers=12, window=4, sigma=0.1, placement=on(8))
     with raises_naming(ValueError, "workers", 5, 8):

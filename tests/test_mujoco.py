@@ -33,7 +33,7 @@ class Script:
 @pytest.mark.parametrize("task", NAMES)
 @pytest.mark.usefixtures("unchecked_types")
 def test_tasks_are_those_of_gymnasium(task, version):
-    """1,000 steps, over several episodes where they end early; then the same from a snapshot."""
+    """1,000 steps agree, over several episodes where they end early."""
     env = gymnasium.make(f"{NAMES[task]}-v{version}", disable_env_checker=True).unwrapped
     scale = 0.3 if task in ("hopper", "walker2d") else 1.0
     actions = scale * np.random.default_rng(1).uniform(-1, 1, (1000, env.model.nu))
@@ -81,7 +81,7 @@ def test_threads_change_nothing(task):
     ],
 )
 def test_both_pools_give_the_same_gradients(task, options):
-    """Windows that do not divide the horizon, and members that end early, included."""
+    """They do where windows do not divide the horizon and where members end early, too."""
     native = MujocoPool(task, "mlp:5", horizon=60)
     theta = native.initial_theta(KEY)
     general = GymPool(f"{NAMES[task]}-v4", "mlp:5", horizon=60)

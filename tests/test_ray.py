@@ -348,7 +348,7 @@ def not_there():
     raise OSError("no simulator on this machine")
 
 
-def test_what_does_not_work(cluster, swimmers, closing):
+def test_bad_settings_and_pools_are_refused(cluster, swimmers, closing):
     make = functools.partial(nres.NRES, workers=2, window=8, sigma=0.3)
     with raises_naming(TypeError, "make_pool"):
         Ray(make_pool=swimmer(), actors=1)

@@ -1,4 +1,4 @@
-"""Runs: what is written, what is read back, and what is refused."""
+"""Runs: folders, metrics and checkpoints are written, read back, and refused if damaged."""
 
 import dataclasses
 import json
@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
 
 
 def test_a_pool_of_the_users_own(tmp_path):
-    """Known again in another process, unless its file has changed."""
+    """A run of a pool in a file is resumed unless the file has changed."""
     file = tmp_path / "mine.py"
     tests = Path(__file__).parent
     source = f"""
@@ -264,7 +264,7 @@ def test_tensorboard_files(done, tmp_path):
         assert tag in data
 
 
-def test_how_much_longer(tmp_path):
+def test_times_to_reach_a_level(tmp_path):
     def falling(name, stretch):
         """A run that falls from 10, by one every `stretch` updates, to 1."""
         path = tmp_path / name

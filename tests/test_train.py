@@ -1,4 +1,4 @@
-"""Training: the same updates however they are run, and what is reported of them."""
+"""Training: the same updates however they are run, reports, interrupts and non-finite losses."""
 
 import os
 import signal
@@ -199,7 +199,7 @@ def test_nothing_is_compiled_twice(compilations):
 
 
 class Fragile(nres.System):
-    """Not finite for some parameters."""
+    """A system whose loss is not finite for some parameters."""
 
     horizon: int = 6
 
@@ -271,7 +271,7 @@ def test_when_no_worker_is_finite():
 
 
 class Table(nres.System):
-    """Holds a large array."""
+    """A system that holds a large array."""
 
     data: jax.Array
     horizon: int = 6
@@ -303,8 +303,8 @@ def test_a_schedule_that_reaches_zero_is_reported():
 
 
 @pytest.mark.parametrize(("eval_every", "last"), [(None, 1000), (60, 250), (61, 250), (7, 40)])
-def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, monkeypatch):
-    """So that a run continued on an accelerator goes through the same compiled code."""
+def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, monkeypatch):
+    """A run that is resumed on an accelerator therefore uses the same compiled code."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     estimator = nres.NRES(Wave(), workers=1, window=5, sigma=0.1)
 
@@ -329,7 +329,7 @@ def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, mon
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
 
 
-def test_what_a_program_does_not_show_is_compared():
+def test_tables_and_callbacks_in_schedules_are_compared():
     """Tables in compiled functions, and callbacks, are not in the text of a program."""
     theta = THETA[Wave]
 

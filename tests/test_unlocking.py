@@ -22,7 +22,7 @@ def test_fresh_episodes_keep_the_schedule_of_sigma():
     np.testing.assert_allclose(state.carry.noise.sigma[state.workers.start > 0], 0.001)
 
 
-def test_what_is_printed_is_short():
+def test_printed_results_are_short():
     estimator = nres.NRES(Wave(), workers=4, window=3, sigma=0.1)
     result = nres.train(
         estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY, eval_fn=lambda th: th[0]
@@ -76,7 +76,7 @@ def test_progress(capsys):
 
 
 def test_unlocking_compiles_no_program_of_its_own(compilations):
-    """The window is most of what is compiled, and is in one program alone."""
+    """The window takes longest to compile, so only one program contains it."""
     compilations.clear()
     estimator = nres.NRES(Wave(13), workers=5, window=3, sigma=0.1)
     nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=3, key=KEY)

@@ -17,7 +17,7 @@ FULL = nres.FullES(SYSTEM, workers=1, sigma=1.0)
 
 
 def hysteretic_gradient(system, thetas, window):
-    """What NRES expects where the last windows saw these parameters, one each, newest last."""
+    """Compute the mean of NRES if each of the last windows used other parameters, newest last."""
     g, windows = np.zeros(thetas.shape[1]), system.horizon // window
     A, B, C = (np.asarray(x, np.float64) for x in (system.A, system.B, system.C))
     for position in range(windows):
@@ -106,7 +106,7 @@ def test_advice():
     np.testing.assert_allclose(gain.relative_curvature, np.trace(hessian) / 4 / along, rtol=0.3)
 
 
-def test_what_updates_are_worth():
+def test_effective_updates():
     """Shorter windows are worth more, until the noise of an episode is what counts."""
     table = nres.variance.sweep(
         SYSTEM, PLACE, KEY, sigmas=[0.1], windows=[1, 3, 12], workers=[1, 10_000], samples=512
@@ -127,12 +127,12 @@ def test_what_updates_are_worth():
     ("horizon", "base", "expected"),
     [(12, 1, [1, 2, 5, 10, 12]), (1000, 20, [20, 40, 100, 200, 400, 1000]), (1, 1, [1])],
 )
-def test_windows_to_choose_from(horizon, base, expected):
+def test_candidate_windows(horizon, base, expected):
     assert candidate_windows(horizon, base) == expected
 
 
 class Flat(nres.System):
-    """Nothing to learn."""
+    """A system whose loss is zero everywhere."""
 
     horizon: int = 4
 
@@ -184,6 +184,6 @@ class Flat(nres.System):
         ),
     ],
 )
-def test_bad_input(call, culprits):
+def test_bad_input_is_refused(call, culprits):
     with raises_naming(ValueError, *culprits):
         call(nres.variance)

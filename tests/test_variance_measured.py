@@ -38,8 +38,8 @@ def test_intervals_contain_the_truth_as_often_as_they_should(d, size, batches):
 
 
 @pytest.mark.parametrize("signal", [0.0, 5.0])
-def test_how_well_the_signal_is_known(signal):
-    """Its standard error is the spread over many experiments, with and without a signal."""
+def test_standard_error_of_the_signal(signal):
+    """It equals the standard deviation over many experiments, with and without a signal."""
     generator, found, claimed = np.random.default_rng(4), [], []
     for _ in range(200):
         moments = statistics.Moments()
@@ -53,13 +53,13 @@ def test_how_well_the_signal_is_known(signal):
 
 
 def contains_often_enough(hits, count):
-    """As often as 95 % intervals should, within four standard errors of a proportion."""
+    """Tell if 95 % intervals contain the truth often enough, within four standard errors."""
     return abs(hits / count - 0.95) < 4 * np.sqrt(0.95 * 0.05 / count)
 
 
 @pytest.mark.slow
 def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
-    """And the intervals have their coverage, over seeds, with estimates of the library."""
+    """Over many seeds the intervals have their coverage, too."""
     monkeypatch.setattr(measured, "BATCHES", 16)
     windows, periods, seeds = (1, 2, 3, 4, 6, 12), (1, 4, 12), 20
     truth = {}
@@ -180,7 +180,7 @@ def test_pools_that_are_not_jax(monkeypatch):
 
 
 class Explosive(nres.System):
-    """Not finite for half of all parameters."""
+    """A system whose loss is infinite for half of all parameters."""
 
     horizon: int = 4
 
@@ -191,8 +191,8 @@ class Explosive(nres.System):
         return state, jnp.where(theta[0] > 0, jnp.inf, state)
 
 
-def test_what_is_not_finite_is_left_out_and_counted():
-    """One member of every pair around zero is at fault; three sigmas away, hardly any."""
+def test_nonfinite_contributions_are_left_out_and_counted():
+    """One member of every pair around zero is infinite; three sigmas away, hardly any is."""
     at = {"edge": jnp.zeros(1), "safe": -3.0 * jnp.ones(1)}
     settings = {"sigmas": [1.0], "windows": [2], "samples": 64}
     table = nres.variance.sweep(Explosive(), at["edge"], KEY, **settings)
@@ -222,7 +222,7 @@ def test_what_is_not_finite_is_left_out_and_counted():
 
 
 class Steep(nres.System):
-    """A gradient of 300, of which half precision cannot hold many."""
+    """A system with a gradient of 300; half precision cannot add up many of those."""
 
     horizon: int = 2
 
@@ -264,7 +264,7 @@ def test_estimators_of_all_kinds_are_measured(estimator, unbiased):
 
 
 def test_costs_where_windows_and_episodes_are_shorter():
-    """The last of three windows has one step; of two members, some fall."""
+    """The last of three windows has one step, and some members end early."""
     short = nres.NRES(quadratic(7, 2), window=3, workers=3, sigma=0.5)
     result = nres.variance.measure(short, quadratic_theta(2), KEY, samples=64)
     assert result.steps.total == round(3 * 2 * 7 / 3)

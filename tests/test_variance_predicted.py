@@ -44,7 +44,7 @@ def test_one_period_gives_a_number():
 
 
 def opposed(seed):
-    """Every other step the parameters act the other way round."""
+    """Make a system in which the parameters act with the opposite sign every other step."""
     system = quadratic(12, 4, seed)
     changed = (-0.98 * jnp.eye(3), jnp.zeros_like(system.B), 0.01 * system.Q)
     return eqx.tree_at(lambda s: (s.A, s.B, s.Q), system, changed)
@@ -56,7 +56,7 @@ def opposed(seed):
     + [(opposed(seed), False) for seed in range(2)],
 )
 def test_nres_against_fulles(system, agree):
-    """At equal compute: both formulas, and the condition that decides between them."""
+    """At equal compute, measurements agree with both formulas and the condition between them."""
     theta, window = quadratic_theta(4), 3
     predicted = nres.variance.predict(system, theta, period=12, window=window)
     assert (predicted.direction >= 1) == agree
@@ -147,7 +147,7 @@ class Nested(nres.System):
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_all_precisions_and_several_leaves(dtype):
-    """Of half precision, too, sums are taken in single."""
+    """Sums over parameters in half precision are taken in single precision."""
     theta = {"start": jnp.ones(1, dtype), "push": jnp.full((2, 2), 0.125, dtype)}
     predicted = nres.variance.predict(Nested(), theta, period=[2, 6], window=2)
     smoothed = nres.variance.predict(
@@ -175,6 +175,6 @@ def test_settings_of_a_sweep_are_not_compiled_in(compilations):
     assert not compilations
 
 
-def test_what_cannot_be_differentiated_says_so():
+def test_black_boxes_cannot_be_differentiated():
     with raises_naming(TypeError, "NumpyPool", "sigma"):
         nres.variance.predict(NumpyPool(Wave()), THETA[Wave], period=10, window=5)

@@ -193,7 +193,7 @@ COMMANDS = [
 
 
 def command_outcomes() -> list[tuple[int, str, str]]:
-    """The exit status, standard error and exception of each command line."""
+    """Return the exit status, standard error and exception of each command line."""
     found = []
     for arguments, *_ in COMMANDS:
         result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
@@ -203,7 +203,7 @@ def command_outcomes() -> list[tuple[int, str, str]]:
 
 
 def outcomes() -> dict[str, tuple[str, str]]:
-    """The type and the message of the error of each case."""
+    """Return the type and the message of the error of each case."""
     found = {}
     for name, (call, *_) in CASES.items():
         try:
