@@ -48,11 +48,22 @@ with install_import_hook("nres", "beartype.beartype"):
 # Long ones first, so that no process is left with one at the end.
 LONG = (
     "test_cli.py",
+    "test_contract.py",
     "test_ray.py",
-    "test_learned_optimizer.py",
+    "test_differentiating.py",
+    "test_against_reference.py",
+    "test_forward_mode.py",
+    "test_variance_predicted.py",
+    "test_variance_measured.py",
     "test_commands.py",
     "test_reproduce.py",
     "test_report.py",
+    "test_first_steps.py",
+    "test_train.py",
+    "test_unbiased.py",
+    "test_identities.py",
+    "test_learned_optimizer.py",
+    "test_trust.py",
 )
 
 

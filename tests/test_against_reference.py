@@ -74,6 +74,12 @@ def test_matches_pseudocode(method, horizon, window, period, where, kind):
     compare(method, horizon, window, period, where, kind, 2e-5, moved_apart=kind is Faller)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "horizon", "window", "period", "where"), CASES)
+def test_matches_pseudocode_after_workers_were_moved_apart(method, horizon, window, period, where):
+    compare(method, horizon, window, period, where, Wave, 2e-5, moved_apart=True)
+
+
 @pytest.mark.parametrize("method", ["NRES", "GPES"])
 def test_matches_pseudocode_in_double_precision(method, x64):
     period = {"NRES": 10, "GPES": 6}[method]

@@ -1,12 +1,6 @@
-"""Wrong uses of the Python API, each with the culprits that its error must name.
+"""Wrong uses of the Python API, each with the culprits that its error must name."""
 
-Run as a script it prints what came of them, as JSON: outside of the tests' type checker, which
-would refuse most of them before the library does.
-"""
-
-import json
 import math
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -212,7 +206,3 @@ def outcomes() -> dict[str, tuple[str, str]]:
         except Exception as error:
             found[name] = (type(error).__name__, str(error))
     return found
-
-
-if __name__ == "__main__":
-    json.dump({"calls": outcomes(), "commands": command_outcomes()}, sys.stdout)
