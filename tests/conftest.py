@@ -23,11 +23,14 @@ os.environ.setdefault(
     "XLA_FLAGS",
     # Several devices for the tests that want them; all others use the first.
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    # Later versions do not know it, and end at once.
-    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10."),
+    # Code is generated in one piece, as every process has one core at most. Other versions
+    # may not know these flags, and would end at once.
+    + (" --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+    * version("jaxlib").startswith("0.10."),
 )
 
 import jax
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
@@ -45,11 +48,23 @@ with install_import_hook("nres", "beartype.beartype"):
 # Long ones first, so that no process is left with one at the end.
 LONG = (
     "test_cli.py",
+    "test_contract.py",
     "test_ray.py",
-    "test_learned_optimizer.py",
+    "test_differentiating.py",
+    "test_against_reference.py",
+    "test_forward_mode.py",
+    "test_variance_predicted.py",
+    "test_variance_measured.py",
     "test_commands.py",
     "test_reproduce.py",
     "test_report_browser.py",
+    "test_report.py",
+    "test_first_steps.py",
+    "test_train.py",
+    "test_unbiased.py",
+    "test_identities.py",
+    "test_learned_optimizer.py",
+    "test_trust.py",
 )
 
 
@@ -63,7 +78,29 @@ def undrawn(monkeypatch):
     monkeypatch.setattr("nres.figures.save_figure", lambda figure, path: path.touch())
 
 
+@pytest.fixture(scope="session")
+def compilations():
+    """The names of the programs compiled so far; tests clear the list and look at it again."""
+    names = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **facts: (
+            names.append(facts.get("fun_name", event)) if "backend_compile" in event else None
+        )
+    )
+    jax.jit(lambda x: x + 1)(1.0)
+    assert names, "this version of JAX reports compilations in another way"
+    return names
+
+
 @pytest.fixture
 def x64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def unchecked_types():
+    """Skip type checks where small functions are called so often that checks take most time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,4 +1,4 @@
-"""What several tests use: small systems, their NumPy twins, and one way to judge a mean."""
+"""Small systems, their NumPy twins, and tools that several tests share."""
 
 import contextlib
 import functools
@@ -7,31 +7,57 @@ import os
 import pty
 import re
 import subprocess
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 import nres
+from nres import runs
 from nres.cli import app
+from nres.estimators.base import starting_points
+
+ROOT = Path(__file__).parents[1]
+# A system in a file of the user's own, with settings for a run of a fraction of a second.
+BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
+SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 20, "eval_every": 5, "options": {"horizon": 30}}
+
+
+def create_run(path, system=BOUNCER, **changes):
+    """Create a run folder of NRES; training has not begun."""
+    settings = runs.resolve(system, "nres", **(SETTINGS | changes))
+    return runs.Run.create(path, settings, runs.build(settings))
 
 
 @contextlib.contextmanager
 def as_users_run():
-    """Without the strictness of the tests, which not every library we call stands."""
+    """Switch off the strict settings of the tests, under which some libraries do not run."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
 
 
+@contextlib.contextmanager
+def raises_naming(kind, *culprits):
+    """Expect an error of this type whose message names every culprit, in whatever words."""
+    with pytest.raises(kind) as caught:
+        yield
+    message = str(caught.value)
+    del caught  # else the error, and what it keeps open, would live until it is collected
+    for culprit in culprits:
+        assert str(culprit) in message, f"{culprit!r} is not in: {message}"
+
+
 def invoke(*arguments):
-    """A command in this process, as in a terminal of 200 columns."""
+    """Run a command in this process, as in a terminal of 200 columns."""
     with as_users_run():
         return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
 
 
 def in_a_terminal(command, environment):
-    """The output of a process that has a terminal, which must end well."""
+    """Run a process in a terminal, require that it succeeds, and return its output."""
     leader, follower = pty.openpty()
     process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
     os.close(follower)
@@ -57,24 +83,24 @@ def as_file(system, path):
 
 
 def updates_in(metrics) -> list[int]:
-    """The updates of all entries of a file that may be written to meanwhile."""
+    """Return the updates of all entries of a file that another process may be writing to."""
     return [int(number) for number in re.findall(r'^{"update": (\d+),', metrics.read_text(), re.M)]
 
 
 def z_scores(samples, expected) -> np.ndarray:
-    """How many standard errors the mean of independent samples lies from what is expected."""
+    """Return the distance of the samples' mean from its expectation, in standard errors."""
     samples = np.asarray(samples, np.float64)
     stderr = samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
     return (samples.mean(axis=0) - np.asarray(expected)) / stderr
 
 
 def chance(key, dtype):
-    """A uniform number in [-2, 2), straight from the key: quicker to compile than jax.random."""
+    """Draw a number in [-2, 2) from the bits of the key: it compiles faster than jax.random."""
     return (jax.random.key_data(key)[1] >> jnp.uint32(9)).astype(dtype) * 2.0**-21 - 2.0
 
 
 class Wave(nres.System):
-    """Random disturbances, an initial state that depends on theta, a loss that depends on t."""
+    """A system with disturbances, whose initial state depends on theta and whose loss on t."""
 
     horizon: int = 10
 
@@ -89,7 +115,7 @@ class Wave(nres.System):
 
 
 class Faller(nres.System):
-    """Ends early, at a step that depends on theta and on chance; ended steps cost a constant."""
+    """A system that ends early, at a step that depends on theta and on chance."""
 
     horizon: int = 10
     absorbing_loss: float = 0.7
@@ -155,3 +181,90 @@ class Spiral(nres.System):
 def spiral_theta(dtype=jnp.float32):
     push = {"x": jnp.array([0.1, -0.2], dtype)}
     return {"rate": jnp.array(0.4, dtype), "push": push}
+
+
+def quadratic(horizon, parameters, seed=1, **options):
+    return nres.systems.Quadratic.random(
+        jax.random.key(seed), horizon=horizon, states=3, parameters=parameters, **options
+    )
+
+
+def quadratic_theta(parameters):
+    return jnp.linspace(-0.6, 0.9, parameters)
+
+
+def state_at_step_0(estimator, theta, key):
+    """Put every worker at the beginning of its first episode.
+
+    `init` moves workers apart, in a program that takes longer to compile than the estimate. Tests
+    that do not depend on the starting points use this instead.
+    """
+    return starting_points(estimator, estimator.check(theta), key)[0]
+
+
+def gradients(estimator, theta, updates):
+    """Return the gradients of consecutive estimates at fixed parameters, from step 0 on."""
+    state = state_at_step_0(estimator, theta, jax.random.key(11))
+    result = []
+    for _ in range(updates):
+        estimate = estimator.estimate(theta, state)
+        result.append(estimate.grad)
+        state = estimate.state
+    return jax.tree.map(lambda *g: np.stack(g), *result)
+
+
+def assert_same(left, right, rtol=0.0):
+    def same(x, y):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
+
+    jax.tree.map(same, left, right)
+
+
+def samples(estimator, theta, updates=None, groups=400):
+    """Draw independent estimates, each the mean over workers with a history of their own.
+
+    Each is the mean over the windows of one episode; or, with `updates`, the last of so many
+    estimates after `init`, which puts every worker into a window at random.
+    """
+
+    def advance(state, _):
+        estimate = estimator.estimate(theta, state)
+        return estimate.state, estimate.grad
+
+    @jax.jit
+    def one(key):
+        if updates is None:
+            state, count = state_at_step_0(estimator, theta, key), estimator.windows
+        else:
+            state, count = estimator.init(theta, key), updates
+        _, grads = jax.lax.scan(advance, state, length=count)
+        return grads[-1] if updates else grads.mean(axis=0)
+
+    return np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(17), groups)))
+
+
+def plain_loss(system, theta, key):
+    """Compute the mean loss of one episode in a Python loop over steps."""
+    state = system.init(theta, jax.random.fold_in(key, 0))
+    total = 0.0
+    for t in range(system.horizon):
+        step_key = jax.random.fold_in(key, t + 1)
+        state, loss, *end = system.step(state, theta, jnp.asarray(t), step_key)
+        total += loss
+        if end and end[0]:
+            return (total + system.absorbing_loss * (system.horizon - t - 1)) / system.horizon
+    return total / system.horizon
+
+
+class Well(nres.System):
+    """A smooth non-linear system without chance, whose initial state depends on theta."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.stack([jnp.sin(theta[0]), theta[1] ** 2])
+
+    def step(self, state, theta, t, key):
+        x, y = state
+        x, y = x + 0.3 * y, jnp.tanh(y - 0.5 * jnp.sin(x) + 0.4 * theta[1] * x)
+        return jnp.stack([x, y]), (x - theta[0]) ** 2 + 0.5 * y**2

@@ -1,4 +1,4 @@
-"""The paper's algorithms in plain NumPy, one worker at a time: what estimators are tested against.
+"""The paper's algorithms and closed forms in plain NumPy, to test estimators against.
 
 Nothing here uses the estimators: noise is handed in as a function of (episode, index), the keys
 of the systems' own randomness as a function of the episode. Where the paper is silent (a last
@@ -24,7 +24,7 @@ class Trajectory:
         return other
 
     def run(self, theta, steps):
-        """The summed loss of the next steps, and how many were really taken."""
+        """Return the summed loss of the next steps and the number of steps taken."""
         total, taken = 0.0, 0
         for _ in range(steps):
             if self.ended:
@@ -92,3 +92,55 @@ def run(theta, workers, offsets, updates, sigma):
         gradients, losses, steps = zip(*parts, strict=True)
         results.append((np.mean(gradients, axis=0), np.mean(losses), sum(steps)))
     return unlock, results
+
+
+def theorem(system, theta, period, window):
+    """Evaluate the variance of [thm:variance], term by term, with windows as the steps.
+
+    A shorter last window enters with the sum of its losses, not with their mean.
+    """
+    gradients = np.asarray(system.application_gradients(theta), np.float64)
+    horizon, d = system.horizon, theta.size
+    starts = np.arange(0, horizon, window)
+    n = len(starts)
+    third, first, total = 0.0, 0.0, np.zeros(d)
+    for start in starts:
+        of_window = gradients[start : start + window].sum(axis=0) * n / horizon
+        count = start // period + 1
+        parts = [of_window[period * j : period * (j + 1)].sum(axis=0) for j in range(count)]
+        whole = np.sum(parts, axis=0)
+        first += whole @ whole
+        total += whole
+        third += d / 2 * sum(np.sum((a - b) ** 2) for a in parts for b in parts)
+    return (d + 2) / n * first - np.sum((total / n) ** 2) + third / n
+
+
+def truncated_gradient(system, theta, window):
+    """Compute the mean of TBPTT, which sees the applications of theta within the window only."""
+    g = np.asarray(system.application_gradients(theta))
+    total = np.zeros(theta.shape)
+    for t in range(system.horizon):
+        total += g[t, t - t % window : t + 1].sum(axis=0)
+    return total / system.horizon
+
+
+def cliff_loss(first, second):
+    """Compute the mean loss if the first two steps use one parameter, the last two another."""
+    total, state = np.zeros(np.broadcast_shapes(first.shape, second.shape)), 0.0
+    ended = np.zeros(total.shape, bool)
+    for theta in (first, first, second, second):
+        state = np.where(ended, state, state + theta)
+        total = total + np.where(ended, 1.5, (state - 1.0) ** 2)
+        ended = ended | (state > 1.2)
+    return total / 4
+
+
+def cliff_gradient(theta, sigma, shared):
+    """Compute the exact gradient of the smoothed loss by integration on a fine grid."""
+    e = np.linspace(-6, 6, 4001) * sigma
+    p = np.exp(-(e**2) / (2 * sigma**2))
+    p = p / p.sum()
+    if shared:
+        return (p * cliff_loss(theta + e, theta + e) * e).sum() / sigma**2
+    loss = cliff_loss(theta + e[:, None], theta + e[None, :])
+    return np.einsum("i,j,ij,ij->", p, p, loss, e[:, None] + e[None, :]) / sigma**2

@@ -34,7 +34,7 @@ ESTIMATORS = STRATEGIES | DIFFERENTIATING
 
 
 class Rademacher(nres.Noise):
-    """Independent signs: a law in one class."""
+    """Independent signs: a noise law in one class."""
 
     def draw(self, keys, number, sigma, theta):
         return nres.noise.scale_rows(sigma, nres.noise.draw_signs(keys, number, theta))

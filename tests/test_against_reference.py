@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, Twin, Wave
+from helpers import THETA, Faller, Twin, Wave, state_at_step_0
 from numpy_pool import NumpyPool
 from reference import Worker, run
 
@@ -70,16 +70,23 @@ def reference_workers(system, window, period, restarts):
 @pytest.mark.parametrize("kind", [Wave, Faller])
 @pytest.mark.parametrize(("method", "horizon", "window", "period", "where"), CASES)
 def test_matches_pseudocode(method, horizon, window, period, where, kind):
-    compare(method, horizon, window, period, where, kind, rtol=2e-5)
+    # Members that end early are the harder case for steps that are taken before the first update.
+    compare(method, horizon, window, period, where, kind, 2e-5, moved_apart=kind is Faller)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "horizon", "window", "period", "where"), CASES)
+def test_matches_pseudocode_after_workers_were_moved_apart(method, horizon, window, period, where):
+    compare(method, horizon, window, period, where, Wave, 2e-5, moved_apart=True)
 
 
 @pytest.mark.parametrize("method", ["NRES", "GPES"])
 def test_matches_pseudocode_in_double_precision(method, x64):
     period = {"NRES": 10, "GPES": 6}[method]
-    compare(method, 10, 3, period, "jax", Wave, rtol=1e-10)
+    compare(method, 10, 3, period, "jax", Wave, 1e-10, moved_apart=True)
 
 
-def compare(method, horizon, window, period, where, kind, rtol):
+def compare(method, horizon, window, period, where, kind, rtol, moved_apart):
     theta = THETA[kind].astype(float)
     system = kind(horizon)
     sigma = lambda update: 0.3 - 0.02 * jnp.minimum(update, 10).astype(float)  # noqa: E731
@@ -89,6 +96,8 @@ def compare(method, horizon, window, period, where, kind, rtol):
 
     restarts = method == "TES" and window < horizon
     workers, offsets = reference_workers(system, window, period, restarts)
+    if not moved_apart:
+        offsets = [0] * WORKERS
     unlock, expected = run(
         np.asarray(theta, np.float64),
         workers,
@@ -97,9 +106,13 @@ def compare(method, horizon, window, period, where, kind, rtol):
         lambda u: float(sigma(jnp.asarray(u))),
     )
 
-    state, unlocking = estimator.unlock(theta, jax.random.key(SEED))
+    key = jax.random.key(SEED)
+    if moved_apart:
+        state, unlocking = estimator.unlock(theta, key)
+        assert unlocking.total == unlock
+    else:
+        state = state_at_step_0(estimator, theta, key)
     np.testing.assert_array_equal(state.workers.start, np.array(offsets) * window)
-    assert unlocking.total == unlock
     for gradient, loss, steps in expected:
         estimate = estimator.estimate(theta, state)
         scale = max(1.0, np.abs(gradient).max())

@@ -1,4 +1,4 @@
-"""Bad input is refused before anything runs, with words that say what to mend."""
+"""Bad input is refused before anything runs, by an error that names the culprit."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave
+from helpers import THETA, Wave, raises_naming
 from nres.pools.jax import as_pool
 from numpy_pool import NumpyPool
 
@@ -16,72 +16,74 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        ({"window": 11}, "at most the horizon"),
-        ({"window": 0}, "window must be at least 1"),
-        ({"workers": 0}, "workers must be at least 1"),
-        ({"sigma": 0.0}, "sigma must be positive"),
-        ({"sigma": -1.0}, "sigma must be positive"),
-        ({"sigma": float("nan")}, "sigma must be positive"),
-        ({"nonfinite": "ignore"}, '"skip" or "raise"'),
+        {"window": 11},
+        {"window": 0},
+        {"workers": 0},
+        {"sigma": 0.0},
+        {"sigma": -1.0},
+        {"sigma": float("nan")},
+        {"nonfinite": "ignore"},
     ],
+    ids=str,
 )
-def test_settings(change, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_out_of_range_are_refused(change):
+    ((name, value),) = change.items()
+    with raises_naming(ValueError, name, value):
         nres.NRES(Wave(), **(GOOD | change))
 
 
 def test_period_must_be_a_multiple_of_the_window():
     for period in (0, 7):
-        with pytest.raises(ValueError, match="period"):
+        with raises_naming(ValueError, "period", period):
             nres.GPES(Wave(), period=period, **GOOD)
 
 
-def test_what_is_not_a_system():
-    with pytest.raises(TypeError, match=r"nres\.Pool, got function"):
+def test_objects_that_are_not_systems_are_refused():
+    with raises_naming(TypeError, "function"):
         as_pool(lambda x: x)
-    with pytest.raises(TypeError, match=r"got the class Wave: write Wave\(\.\.\.\)"):
+    with raises_naming(TypeError, "Wave"):
         as_pool(Wave)
-    with pytest.raises(TypeError, match=r"needs an nres\.System"):
+    with raises_naming(TypeError, "NumpyPool"):
         nres.JaxPool(NumpyPool(Wave()))
-    with pytest.raises(ValueError, match="horizon must be at least 1"):
+    with raises_naming(ValueError, "horizon", 0):
         nres.NRES(Wave(0), **GOOD)
-    with pytest.raises(ValueError, match="unroll must be at least 1"):
+    with raises_naming(ValueError, "unroll", 0):
         nres.JaxPool(Wave(), unroll=0)
 
 
 def test_tes_needs_a_pool_that_can_copy_states():
     pool = NumpyPool(Wave())
     pool.can_fork = False
-    with pytest.raises(ValueError, match="NumpyPool cannot copy states"):
+    with raises_naming(ValueError, "NumpyPool"):
         nres.TES(pool, **GOOD)
 
 
 @pytest.mark.parametrize(
-    ("theta", "words"),
+    ("theta", "culprits"),
     [
-        ({}, "no arrays"),
-        (jnp.array([1, 2]), "theta must be a floating-point array, got dtype int32"),
-        ({"a": jnp.ones(2), "b": jnp.array([True])}, r"theta\['b'\] must be a floating-point"),
-        ({"a": jnp.zeros((0, 2))}, r"theta\['a'\] is empty"),
-        ({"a": "text"}, r"theta\['a'\] must be a floating-point array, got str"),
+        ({}, ["theta"]),
+        (jnp.array([1, 2]), ["theta", "int32"]),
+        ({"a": jnp.ones(2), "b": jnp.array([True])}, ["theta['b']", "bool"]),
+        ({"a": jnp.zeros((0, 2))}, ["theta['a']"]),
+        ({"a": "text"}, ["theta['a']", "str"]),
     ],
 )
-def test_theta(theta, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_theta_is_refused(theta, culprits):
+    with raises_naming(ValueError, *culprits):
         nres.NRES(Wave(), **GOOD).init(theta, KEY)
 
 
-def test_theta_of_another_structure_than_at_init():
+def test_theta_must_have_the_structure_it_had_at_init():
     estimator = nres.NRES(Wave(), **GOOD)
     state = estimator.init(THETA[Wave], KEY)
     for other in ((THETA[Wave],), jnp.ones(3), np.ones(2, np.float16)):
-        with pytest.raises(ValueError, match="theta or estimator differs"):
+        with raises_naming(ValueError, "theta"):
             estimator.estimate(other, state)
 
 
-def test_a_state_of_another_estimator():
+def test_a_state_of_another_estimator_is_refused():
     state = nres.NRES(Wave(), **GOOD).init(THETA[Wave], KEY)
     for other in (
         nres.NRES(Wave(), **(GOOD | {"workers": 4})),
@@ -89,14 +91,14 @@ def test_a_state_of_another_estimator():
         nres.NRES(Wave(20), **GOOD),
         nres.PES(Wave(), **GOOD),
     ):
-        with pytest.raises(ValueError, match=r"instead of NRES\(workers=3, window=5, horizon=10"):
+        with raises_naming(ValueError, "NRES(workers=3, window=5, horizon=10"):
             other.estimate(THETA[Wave], state)
 
 
-def test_keys():
-    with pytest.raises(TypeError, match="one JAX random key"):
+def test_bad_keys_are_refused():
+    with raises_naming(TypeError, "key"):
         nres.NRES(Wave(), **GOOD).init(THETA[Wave], 0)
-    with pytest.raises(TypeError, match="one JAX random key"):
+    with raises_naming(TypeError, "key"):
         nres.NRES(Wave(), **GOOD).init(THETA[Wave], jax.random.split(KEY))
 
 
@@ -131,19 +133,19 @@ class Broken(nres.System):
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
+    ("mistake", "culprits"),
     [
-        ("loss shape", r"scalar floating-point loss, got shape \(2,\)"),
-        ("loss dtype", r"scalar floating-point loss, got shape \(\) and dtype int32"),
-        ("structure", "changes the structure of the state"),
-        ("shape", r"changes state\['x'\]: init gives float32\[2\], step gives float32\[2, 2\]"),
-        ("dtype", r"changes state\['n'\]: init gives int32\[\], step gives float32\[\]"),
-        ("result", r"must return \(state, loss\) or"),
-        ("ended", "scalar boolean as its third value"),
+        ("loss shape", ["loss", "(2,)"]),
+        ("loss dtype", ["loss", "int32"]),
+        ("structure", ["state"]),
+        ("shape", ["state['x']", "float32[2]", "float32[2, 2]"]),
+        ("dtype", ["state['n']", "int32[]", "float32[]"]),
+        ("result", ["(state, loss)"]),
+        ("ended", ["(2,)"]),
     ],
 )
-def test_mistakes_in_a_step(mistake, words):
-    with pytest.raises(ValueError, match=f"Broken.step .*{words}"):
+def test_mistakes_in_a_step_are_named(mistake, culprits):
+    with raises_naming(ValueError, "Broken.step", *culprits):
         nres.NRES(Broken(mistake), **GOOD).init(jnp.ones(2), KEY)
 
 
@@ -152,27 +154,27 @@ def test_a_state_may_start_from_python_numbers():
     estimator.estimate(jnp.ones(2), estimator.init(jnp.ones(2), KEY))
 
 
-def test_training_and_evaluation():
+def test_bad_arguments_of_train_and_evaluate_are_refused():
     estimator, theta = nres.NRES(Wave(), **GOOD), THETA[Wave]
-    for arguments, words in [
-        ({"updates": -1, "key": KEY}, "updates must be at least 0"),
-        ({"updates": 1, "key": KEY, "eval_every": 0}, "eval_every must be at least 1"),
-        ({"updates": 1}, "needs a key"),
+    for arguments, culprits in [
+        ({"updates": -1, "key": KEY}, ["updates", -1]),
+        ({"updates": 1, "key": KEY, "eval_every": 0}, ["eval_every", 0]),
+        ({"updates": 1}, ["key"]),
     ]:
-        with pytest.raises(ValueError, match=words):
+        with raises_naming(ValueError, *culprits):
             nres.train(estimator, optax.sgd(0.1), theta, **arguments)
-    with pytest.raises(ValueError, match="episodes must be at least 1"):
+    with raises_naming(ValueError, "episodes", 0):
         nres.evaluate(Wave(), theta, KEY, episodes=0)
-    with pytest.raises(ValueError, match="sigma must not be negative"):
+    with raises_naming(ValueError, "sigma", -0.1):
         nres.evaluate(Wave(), theta, KEY, sigma=-0.1)
 
 
-def test_a_pool_that_returns_the_wrong_shape():
+def test_a_pool_that_returns_the_wrong_shape_is_refused():
     class Flat(NumpyPool):
         def advance(self, *arguments):
             window = super().advance(*arguments)
             return nres.Window(window.state, window.loss[:1], window.steps[:1])
 
     estimator = nres.NRES(Flat(Wave()), **GOOD)
-    with pytest.raises(ValueError, match=r"Flat.advance must return .* shape \(2, 3\)"):
+    with raises_naming(ValueError, "Flat.advance", (2, 3)):
         estimator.estimate(THETA[Wave], estimator.init(THETA[Wave], jax.random.key(6)))

@@ -1,4 +1,4 @@
-"""A second pool that JAX traces, in one file outside the package: everything works with it."""
+"""A second traceable pool, in one file outside the package, works with every feature."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ KEY = jax.random.key(2)
 EXAMPLE = Path(__file__).parents[1] / "examples" / "batch_pool.py"
 
 
-def test_what_is_built_on_pools_works_with_it():
+def test_evaluation_variance_and_training_accept_it():
     pool, system, theta = POOLS["batch"]()
     ours, theirs = (nres.evaluate(p, theta, KEY, episodes=5).losses for p in (pool, system))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import nres
+from helpers import raises_naming
 from nres.checkpoint import CheckpointError, Checkpoints
 
 
@@ -19,12 +19,12 @@ def test_a_flipped_number_is_noticed(tmp_path, monkeypatch):
         np.testing.assert_array_equal(back["x"], tree["x"])
         assert metadata == {"a": 1}
         monkeypatch.setattr(nres.checkpoint, "_checksum", lambda leaf: 0)
-        with pytest.raises(CheckpointError, match=r"\['n'\]"):
+        with raises_naming(CheckpointError, "['n']"):
             checkpoints.restore(1, tree)
 
 
-def test_what_is_saved_is_what_was_there(tmp_path):
-    """Writing goes on in the background, while the caller changes what it handed over."""
+def test_later_changes_do_not_reach_a_checkpoint(tmp_path):
+    """A checkpoint is written in the background while the caller changes the arrays."""
     pending, x = {"loss": [0.0]}, np.zeros(3)
     with Checkpoints(tmp_path / "c", keep=20) as checkpoints:
         for update in range(12):
@@ -69,9 +69,9 @@ def test_a_foreign_checkpoint_is_refused(tmp_path):
         manager.save(3, args=ocp.args.Composite(state=arrays))
         manager.save(4, args=ocp.args.Composite(facts=ocp.args.JsonSave({"mine": 1})))
     with Checkpoints(tmp_path / "c") as checkpoints:
-        with pytest.raises(CheckpointError, match="c/3"):
+        with raises_naming(CheckpointError, "c/3"):
             checkpoints.restore(3, {"x": np.zeros(2)})
-        with pytest.raises(CheckpointError, match="c/4"):
+        with raises_naming(CheckpointError, "c/4"):
             checkpoints.restore(4, {"x": np.zeros(2)})
 
 
@@ -90,9 +90,9 @@ def test_checkpoints_of_any_tree(tmp_path):
         checkpoints.wait()
         assert checkpoints.updates() == [2, 3]
         back, _ = checkpoints.restore(3, jax.eval_shape(lambda: tree) | {"host": tree["host"]})
-        with pytest.raises(CheckpointError, match=r"\['half'\]"):
+        with raises_naming(CheckpointError, "['half']"):
             checkpoints.restore(3, tree | {"half": jnp.ones(2)})
-        with pytest.raises(CheckpointError, match=r"\b5\b.*\b6\b"):
+        with raises_naming(CheckpointError, "5", "6"):
             checkpoints.restore(3, tree | {"zzz": jnp.ones(2)})
     assert isinstance(back["host"], np.ndarray)
     np.testing.assert_array_equal(jax.random.bits(back["other"]), jax.random.bits(tree["other"]))

@@ -8,40 +8,31 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from helpers import as_users_run, invoke
+from helpers import BOUNCER, SETTINGS, as_users_run, create_run, invoke, raises_naming
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
 
-ROOT = Path(__file__).parent.parent
-BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
-SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 12, "eval_every": 3, "options": {"horizon": 30}}
-
 # Processes that are started, signalled and killed.
 pytestmark = [pytest.mark.usefixtures("undrawn"), pytest.mark.slow]
-
-
-def create(path, **changes):
-    settings = runs.resolve(BOUNCER, "nres", **(SETTINGS | changes))
-    return runs.Run.create(path, settings, runs.build(settings))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run of 24 updates."""
     with as_users_run():
-        return runs.execute(create(tmp_path_factory.mktemp("runs") / "whole", updates=24)).run
+        run = create_run(tmp_path_factory.mktemp("runs") / "whole", updates=24, eval_every=3)
+        return runs.execute(run).run
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """The same run, ended after 12 of its updates."""
     with as_users_run():
-        run = create(tmp_path_factory.mktemp("runs") / "half", updates=24)
+        run = create_run(tmp_path_factory.mktemp("runs") / "half", updates=24, eval_every=3)
         outcome = runs.execute(run, callback=lambda progress: progress.state.update >= 12)
     assert 12 <= outcome.result.state.update < 24
     return run
@@ -187,7 +178,7 @@ def test_settings_that_were_edited_are_noticed(half, tmp_path):
 )
 def test_pipes_devices_and_nests_among_checkpoints(name, command, whole, tmp_path):
     with as_users_run():
-        run = create(tmp_path / "run", updates=12, eval_every=12)
+        run = create_run(tmp_path / "run", updates=12, eval_every=12)
         runs.execute(run)
     file = run.path / name
     if command[0] == "train":
@@ -211,7 +202,7 @@ def test_a_number_of_updates_that_cannot_be_leaves_the_run_alone(half, tmp_path)
     path = shutil.copytree(half.path, tmp_path / "run")
     before = (path / "config.json").read_bytes()
     assert invoke("resume", path, "--updates", 10**10).exit_code == 2
-    with as_users_run(), pytest.raises(ValueError, match="updates"):
+    with as_users_run(), raises_naming(ValueError, "updates", 10**10):
         runs.execute(runs.Run.open(path), updates=10**10)
     assert (path / "config.json").read_bytes() == before
 
@@ -240,13 +231,13 @@ def test_a_run_killed_after_its_last_checkpoint_is_finished(whole, tmp_path):
 
 def test_a_folder_deleted_under_a_run_is_noticed(tmp_path):
     with as_users_run():
-        run = create(tmp_path / "run", updates=100_000)
+        run = create_run(tmp_path / "run", updates=100_000)
 
         def delete(progress):
             if progress.state.update > 10:
                 shutil.rmtree(run.path)
 
-        with pytest.raises(runs.RunError, match=r"metrics\.jsonl"):
+        with raises_naming(runs.RunError, "metrics.jsonl"):
             runs.execute(run, callback=delete)
 
 
@@ -267,7 +258,7 @@ def test_a_rotated_checkpoint_is_not_taken_for_a_damaged_one(whole, tmp_path, mo
 
 
 def start_training(path, *options):
-    """A run of its own process that checkpoints all the time, under way."""
+    """Start a run in a process of its own that saves checkpoints all the time."""
     arguments = ["train", BOUNCER, "--sigma", "0.1", "--lr", "0.01", "--set", "horizon=30"]
     arguments += ["--updates", "1000000", "--eval-every", "1000000", "--log-every", "1"]
     command = [sys.executable, "-m", "nres", *arguments, "--out", str(path), *options]
@@ -281,7 +272,7 @@ def start_training(path, *options):
 
 
 def test_evaluating_beside_a_training_and_interrupting_it(tmp_path):
-    """What was evaluated is told at the end, though updates were made since."""
+    """The command reports the last evaluation, although updates were made since."""
     process = start_training(tmp_path / "run", "--checkpoint-seconds", "0.001")
     try:
         with as_users_run():
@@ -300,8 +291,8 @@ def test_evaluating_beside_a_training_and_interrupting_it(tmp_path):
 
 def test_a_disk_that_keeps_nothing_is_noticed_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Checkpoints, "_read", lambda self, update, empty: empty)
-    with as_users_run(), pytest.raises(runs.RunError, match="checksum"):
-        runs.execute(create(tmp_path / "run"))
+    with as_users_run(), raises_naming(runs.RunError, "checksum"):
+        runs.execute(create_run(tmp_path / "run"))
 
 
 BEGIN = """
@@ -366,12 +357,12 @@ def test_settings_change_under_the_lock(half, tmp_path):
 def test_a_checkpoint_without_a_match_says_so(half, tmp_path):
     with Checkpoints(half.path / "checkpoints", write=False) as checkpoints:
         update = checkpoints.updates()[-1]
-        with pytest.raises(CheckpointError, match="theta"):
+        with raises_naming(CheckpointError, "theta"):
             checkpoints.restore(update, {"theta": np.zeros(3)}, partial=True)
 
 
 def test_nothing_but_the_sentence_is_said_of_a_damaged_checkpoint(whole, tmp_path):
-    """The library that reads checkpoints would talk of event loops when it is torn down."""
+    """Orbax would otherwise print warnings about event loops when the process ends."""
     path = shutil.copytree(whole.path, tmp_path / "run")
     for file in (path / "checkpoints" / "24").rglob("*"):
         if file.is_file() and file.parent.name == "d":

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import nres
+from helpers import raises_naming
 from nres.cli import app
 from nres.data import DataError, datasets, read
 from nres.data.datasets import File
@@ -91,25 +92,25 @@ def test_files_are_read_as_they_are_laid_out(tmp_path, contents, monkeypatch):
 
 
 def test_damaged_files_are_named(tmp_path, contents):
-    with pytest.raises(DataError, match=r"train-images.* is not in .*nres data --download fashion"):
+    with raises_naming(DataError, "train-images", tmp_path, "nres data --download fashion-mnist"):
         nres.data.fashion_mnist(28, data_dir=tmp_path)
     place(tmp_path, contents)
     path = tmp_path / "fashion-mnist" / "train-images-idx3-ubyte.gz"
     whole = path.read_bytes()
     path.write_bytes(whole[:-50])
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz cannot be unpacked"):
+    with raises_naming(DataError, path):
         nres.data.fashion_mnist(28, data_dir=tmp_path)
     path.write_bytes(gzip.compress(bytes(100)))
-    with pytest.raises(DataError, match="has 100 bytes, expected 1,584"):
+    with raises_naming(DataError, path, "100", "1,584"):
         nres.data.fashion_mnist(28, data_dir=tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
     path.write_bytes(b"x" + path.read_bytes()[1:])
-    with pytest.raises(DataError, match=r"data_batch_3.bin is corrupt: its SHA-256"):
+    with raises_naming(DataError, path):
         nres.data.cifar10(data_dir=tmp_path)
     for bad in ({"size": 9}, {"size": 8, "split": "test"}, {"split": "dev"}):
-        with pytest.raises(DataError, match="comes in size"):
+        with raises_naming(DataError, *bad.values()):
             nres.data.fashion_mnist(**bad)
-    with pytest.raises(DataError, match="splits train and test"):
+    with raises_naming(DataError, "dev"):
         nres.data.cifar10(split="dev")
 
 
@@ -157,16 +158,16 @@ def test_downloads(tmp_path, contents):
         (site / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"wrong"))
         (site / "cifar-10-binary.tar.gz").write_bytes(b"wrong")
         bad = tmp_path / "bad"
-        with pytest.raises(DataError, match=r"t10k-labels.* has 5 bytes, expected 10"):
+        with raises_naming(DataError, "t10k-labels", "5", "10"):
             nres.data.download(nres.data.FASHION_MNIST, bad, url=f"{url}/fashion-mnist")
-        with pytest.raises(DataError, match=r"SHA-256 is .*, expected"):
+        with raises_naming(DataError, "cifar-10-binary.tar.gz", "SHA-256"):
             nres.data.download(nres.data.CIFAR10, bad, url=f"{url}/cifar-10-binary.tar.gz")
-        with pytest.raises(DataError, match=r"cannot be downloaded: HTTP Error 404"):
+        with raises_naming(DataError, f"{url}/other.tar.gz", "404"):
             nres.data.download(nres.data.CIFAR10, bad, url=f"{url}/other.tar.gz")
-        with pytest.raises(DataError, match="unknown url type"):
+        with raises_naming(DataError, "nowhere/at/all"):
             nres.data.download(nres.data.CIFAR10, bad, url="nowhere/at/all")
         (site / "cifar-10-binary.tar.gz").write_bytes(bytes(2 << 20))
-        with pytest.raises(DataError, match="is larger than the"):
+        with raises_naming(DataError, "cifar-10-binary.tar.gz"):
             nres.data.download(nres.data.CIFAR10, bad, url=f"{url}/cifar-10-binary.tar.gz")
         assert not bad.exists()
     done = runner.invoke(app, ["data", "--download", "mnist"])

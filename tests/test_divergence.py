@@ -1,4 +1,4 @@
-"""Runs that diverge, that seem to, and that minimise another loss than it seems."""
+"""Runs that diverge, runs that only seem to, and a sigma that changes the loss."""
 
 import warnings
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 class Cliff(nres.System):
-    """Finite up to an edge, where no loss is."""
+    """A system whose loss is finite up to an edge and undefined beyond."""
 
     horizon: int = 6
 
@@ -33,7 +33,7 @@ class Cliff(nres.System):
 
 
 class Broken(NumpyPool):
-    """A simulator without finite losses."""
+    """A simulator whose losses are never finite."""
 
     def __init__(self):
         super().__init__(Wave())
@@ -80,7 +80,7 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
 
 
 class Moody(nres.System):
-    """Not finite in about half of its episodes."""
+    """A system whose loss is not finite in about half of its episodes."""
 
     horizon: int = 4
 
@@ -105,7 +105,7 @@ def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
 
 
 class Steep(nres.System):
-    """A loss of which the noise makes a multiple."""
+    """A system whose loss is much larger with noise than without."""
 
     horizon: int = 10
 
@@ -119,7 +119,7 @@ class Steep(nres.System):
         return jnp.ones(3)
 
 
-def test_a_sigma_that_multiplies_the_loss_is_told(tmp_path):
+def test_a_sigma_that_multiplies_the_loss_is_reported(tmp_path):
     name = as_file(Steep, tmp_path / "steep.py")
     options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]
     for sigma, told in ((1.0, True), (0.001, False)):

@@ -1,4 +1,4 @@
-"""The first hour of a new user: terminals, platforms, output, evaluations, best parameters."""
+"""The first hour of a new user: terminals, mistakes in files, evaluations, warm starts."""
 
 import dataclasses
 import json
@@ -10,28 +10,24 @@ import sys
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave, as_users_run, in_a_terminal, invoke
+from helpers import as_users_run, in_a_terminal, invoke
 from nres import runs
 from nres.runs.components import evaluation_steps
 from nres.runs.fingerprint import _described, fingerprint, is_same
 from nres.runs.registry import SYSTEMS
-from nres.updates import Chunks, CompiledUpdates, lift_update
 
 ROOT = Path(__file__).parent.parent
 BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
 SHORT = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
-KEY = jax.random.key(8)
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.mark.slow
-def test_a_run_begun_in_a_terminal_goes_on_elsewhere(tmp_path):
+def test_a_run_begun_in_a_terminal_resumes_without_one(tmp_path):
     """JAX writes programs in colour where it sees a terminal."""
     out = tmp_path / "run"
     begin = ["-m", "nres", "train", BOUNCER, *map(str, SHORT), "--updates", "2", "--out", str(out)]
@@ -81,6 +77,8 @@ def test_nothing_of_unix_is_needed():
 
 SYNTAX = "import nres\n\nclass Mine(nres.System)\n    pass\n"
 FAILS = "import nres\nx = 1\nraise RuntimeError('no data')\n"
+
+
 BRANCHES = """
 import jax.numpy as jnp
 import nres
@@ -100,6 +98,8 @@ class Mine(nres.System):
             state = -state
         return state, jnp.sum(state)
 """
+
+
 INDEX = BRANCHES.replace("if state[0] > 0:", "if [][0]:")
 UNDECLARED = BRANCHES.replace(
     "    def initial_theta",
@@ -117,7 +117,7 @@ UNDECLARED = BRANCHES.replace(
         (UNDECLARED, ["mine.py", "mass", "mass: float"]),
     ],
 )
-def test_mistakes_in_a_file_are_told_with_their_line(source, words, tmp_path):
+def test_mistakes_in_a_file_are_reported_with_their_line(source, words, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(source)
     out = ["--sigma", 0.1, "--lr", 0.1, "--out", tmp_path / "run"]
@@ -131,7 +131,7 @@ def test_mistakes_in_a_file_are_told_with_their_line(source, words, tmp_path):
 
 @pytest.mark.parametrize("name", ["lorenz", "learned-optimizer", "swimmer", "halfcheetah"])
 def test_evaluations_cost_a_share_of_the_training(name):
-    """By default between nothing and a fifth of its steps, except the first and the last."""
+    """By default evaluations take at most a fifth of the training steps."""
     for method in SYSTEMS[name].presets:
         with as_users_run():
             settings = runs.resolve(name, method)
@@ -144,7 +144,7 @@ def test_evaluations_cost_a_share_of_the_training(name):
         assert count <= 45
 
 
-def test_the_seconds_of_each_part_are_told(tmp_path):
+def test_the_seconds_of_each_part_are_reported(tmp_path):
     result = invoke("train", BOUNCER, *SHORT, "--updates", 4, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
     pattern = r"4 of 4 updates in [\d.]+ s .*\s+evaluation [\d.]+ s, compilation .* [\d.]+ s"
@@ -152,7 +152,7 @@ def test_the_seconds_of_each_part_are_told(tmp_path):
 
 
 def test_the_best_parameters_are_kept(tmp_path):
-    """Steps so large that the last evaluation is not the best one."""
+    """With large steps the last evaluation is not the best one."""
     out = tmp_path / "run"
     options = ["--updates", 60, "--eval-every", 2, "--lr", 0.5]
     command = ["train", BOUNCER, *SHORT, *options, "--out", out, "--quiet"]
@@ -222,15 +222,6 @@ def test_fresh_episodes(tmp_path):
     assert invoke("resume", out).exit_code == 0
 
 
-def test_fresh_episodes_keep_the_schedule_of_sigma():
-    estimator = nres.NRES(
-        Wave(), workers=4, window=3, sigma=lambda update: jnp.where(update < 5, 0.1, 0.001)
-    )
-    state = estimator.init(THETA[Wave], KEY, update=20)
-    assert int(state.update) == 20
-    np.testing.assert_allclose(state.carry.noise.sigma[state.workers.start > 0], 0.001)
-
-
 def test_a_complete_run_with_a_budget_was_not_interrupted(tmp_path):
     compared = ["compare", BOUNCER, "--methods", "nres", "--seeds", 1, "--budget-seconds", 0.2]
     short = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
@@ -238,110 +229,6 @@ def test_a_complete_run_with_a_budget_was_not_interrupted(tmp_path):
     result = invoke("resume", tmp_path / "nres-0")
     assert result.exit_code == 0
     assert "Interrupted" not in result.output
-
-
-def test_what_is_printed_is_short():
-    estimator = nres.NRES(Wave(), workers=4, window=3, sigma=0.1)
-    result = nres.train(
-        estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY, eval_fn=lambda th: th[0]
-    )
-    evaluation = nres.evaluate(Wave(), THETA[Wave], KEY, episodes=5)
-    for shown, words in (
-        (result, ["12 updates", "training loss", "eval 0.5"]),
-        (result.history, ["12 updates", "training loss", "unroll steps"]),
-        (evaluation, [f"loss {float(evaluation.loss):.5g} ±", "5 episodes", "50 steps"]),
-    ):
-        assert len(repr(shown)) < 200
-        assert "\n" not in repr(shown)
-        for word in words:
-            assert word in repr(shown)
-    for html in (result._repr_html_(), result.history._repr_html_()):
-        assert "<table>" in html
-        assert "training loss" in html
-    assert "1 episode," in repr(nres.evaluate(Wave(), THETA[Wave], KEY))
-
-
-def test_progress(capsys):
-    estimator = nres.NRES(Wave(), workers=4, window=3, sigma=0.1)
-    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY, progress=True)
-    said = capsys.readouterr().out
-    for words in ("compiling", "moving workers to their starting points", "12/12", "training loss"):
-        assert words in said
-    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=12, key=KEY)
-    assert capsys.readouterr().out == ""
-
-    phases = []
-
-    class Listener:
-        def phase(self, name):
-            phases.append(name)
-
-        def __call__(self, progress):
-            phases.append(progress.state.update)
-
-    evaluated = {"eval_fn": lambda theta: 0.0, "eval_every": 6}
-    nres.train(
-        estimator,
-        optax.sgd(0.02),
-        THETA[Wave],
-        updates=6,
-        key=KEY,
-        progress=Listener(),
-        **evaluated,
-    )
-    assert phases[:4] == ["compiling", "unlocking", "updating", "evaluating"]
-    assert phases[-1] == 6
-
-
-def test_unlocking_compiles_no_program_of_its_own():
-    """The window is most of what is compiled, and is in one program alone."""
-    names = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, _, **facts: (
-            names.append(facts.get("fun_name", "")) if "backend_compile" in name else None
-        )
-    )
-    estimator = nres.NRES(Wave(13), workers=5, window=3, sigma=0.1)
-    nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=3, key=KEY)
-    large = [name for name in names if "init" in name]
-    assert names
-    assert not large
-
-
-@pytest.mark.parametrize(("sizes", "offset"), [({1}, 4), ({32}, 4), ({1, 3}, 4), (set(), 4)])
-def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
-    estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
-    chunks = Chunks(estimator, None, 1)
-    updates = CompiledUpdates(estimator, lift_update(optax.sgd(0.1), THETA[Wave]), chunks)
-    used = []
-
-    def call(arguments, position):
-        _, _, bundles, bundle, _ = arguments
-        used.append((int(bundles), bundle))
-        count = int(bundles) * bundle
-        return position, np.zeros((count, 2)), np.zeros((count, 5), np.int32)
-
-    monkeypatch.setattr("nres.updates._compiled_updates", call)
-    monkeypatch.setattr(Chunks, "bundles", lambda self, update: sizes)
-    state = estimator.init(THETA[Wave], KEY)
-    updates._unlock(np.array([1, offset, 0, 2]), (THETA[Wave], (), state))
-    fitting = [size for size in sizes if size <= offset]
-    bundle = max(fitting or sizes or {1})
-    assert {size for _, size in used} == {bundle}
-    assert sum(count * size for count, size in used) == -(-offset // bundle) * bundle
-
-
-def test_unlocking_in_training_is_that_of_init():
-    for window in (3, 5):  # one of which does not divide the horizon
-        estimator = nres.NRES(Wave(), workers=6, window=window, sigma=0.1)
-        begun, unlocking = estimator.unlock(THETA[Wave], KEY)
-        result = nres.train(estimator, optax.sgd(0.02), THETA[Wave], updates=0, key=KEY)
-        state = result.state.estimator
-        assert unlocking == result.history.unlock_steps == result.state.steps
-        np.testing.assert_array_equal(state.workers.start, begun.workers.start)
-        assert int(state.update) == 0
-        for one, other in zip(*map(jax.tree.leaves, (state.carry, begun.carry)), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -397,7 +284,7 @@ def test_a_terminal_without_unicode(tmp_path):
         assert words in done.stdout
 
 
-def test_a_device_that_is_not_there():
+def test_a_missing_device_is_reported():
     command = [sys.executable, "-m", "nres", "train", "lorenz", "--updates", "2"]
     environment = os.environ | {"JAX_PLATFORMS": "nonsense"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)

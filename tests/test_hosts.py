@@ -62,7 +62,7 @@ class Hosts:
             )
 
     def finish(self):
-        """What each has written, and how it ended."""
+        """Return the exit code, the output and the errors of each process."""
         ends = []
         for process in self.processes:
             output, errors = process.communicate(timeout=120)

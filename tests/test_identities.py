@@ -1,32 +1,26 @@
 """Exact relations between estimators, given the same keys."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, Spiral, Wave, spiral_theta
+from helpers import (
+    THETA,
+    Faller,
+    Spiral,
+    Wave,
+    assert_same,
+    gradients,
+    spiral_theta,
+    state_at_step_0,
+)
 from nres import execution
 
 KEY = jax.random.key(11)
-
-
-def gradients(estimator, theta, updates):
-    state = estimator.init(theta, KEY)
-    result = []
-    for _ in range(updates):
-        estimate = estimator.estimate(theta, state)
-        result.append(estimate.grad)
-        state = estimate.state
-    return jax.tree.map(lambda *g: np.stack(g), *result)
-
-
-def assert_same(left, right, rtol=0.0):
-    def same(x, y):
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
-
-    jax.tree.map(same, left, right)
 
 
 def test_pes_is_gpes_with_the_window_as_period():
@@ -36,10 +30,9 @@ def test_pes_is_gpes_with_the_window_as_period():
     assert_same(gradients(pes, THETA[Wave], 6), gradients(gpes, THETA[Wave], 6))
 
 
-@pytest.mark.parametrize("period", [12])
-def test_nres_is_gpes_with_the_horizon_as_period(period):
+def test_nres_is_gpes_with_the_horizon_as_period():
     common = {"workers": 4, "window": 3, "sigma": 0.2}
-    gpes = nres.GPES(Wave(), period=period, **common)
+    gpes = nres.GPES(Wave(), period=12, **common)
     reuse = nres.NRES(Wave(), **common)
     # GPES divides noise by sigma² before it is weighed, NRES afterwards.
     assert_same(gradients(reuse, THETA[Wave], 6), gradients(gpes, THETA[Wave], 6), rtol=1e-6)
@@ -57,12 +50,7 @@ def test_episode_average_of_nres_is_full_es(kind, window):
     theta, windows = THETA[kind], -(-10 // window)
     online = nres.NRES(kind(), workers=1, window=window, sigma=0.2)
     offline = nres.FullES(kind(), workers=1, sigma=0.2)
-    state = online.init(theta, KEY)
-    while state.workers.start[0] > 0:  # to the end of the first, partly unlocked episode
-        state = online.estimate(theta, state).state
-    full_state = offline.init(theta, KEY)
-    while full_state.workers.episode[0] < state.workers.episode[0]:
-        full_state = offline.estimate(theta, full_state).state
+    state, full_state = (state_at_step_0(e, theta, KEY) for e in (online, offline))
     total = jnp.zeros_like(theta)
     for _ in range(windows):
         estimate = online.estimate(theta, state)
@@ -97,7 +85,8 @@ def test_only_what_is_needed_is_carried():
     for store in (True, False):
         for name, (method, arguments) in METHODS.items():
             estimator = method(Spiral(), workers=4, sigma=0.2, store_noise=store, **arguments)
-            carry[name, store] = jax.eval_shape(estimator.init, theta, KEY).carry
+            begin = functools.partial(state_at_step_0, estimator)
+            carry[name, store] = jax.eval_shape(begin, theta, KEY).carry
     assert carry["FullES", True] is None
     assert carry["NRES", True].noise.score is None
     assert carry["NRES", True].noise.epsilon is not None

@@ -1,4 +1,4 @@
-"""What is imported by whom: `import nres` is light, and the paper is a guest."""
+"""Imports: `import nres` is light, layers import downwards, the paper uses public names."""
 
 import ast
 import graphlib
@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import nres
+from helpers import raises_naming
 
 SOURCE = Path(__file__).parents[1] / "src"
 HEAVY = (
@@ -34,21 +33,23 @@ PUBLIC = {
 }
 
 
-def loaded_by(code):
-    """Those of the heavy modules that a new process has after running some code."""
-    script = f"{code}\nimport sys\nprint(*(name for name in {HEAVY} if name in sys.modules))"
+STEPS = (
+    "import jax, optax, equinox",
+    "import nres; nres.systems.Lorenz(); nres.NRES; nres.train",
+    "import nres.systems.learned_optimizer as lo; lo.PerParameterMLP(); lo.cifar10_task",
+)
+
+
+def test_nothing_heavy_is_imported_before_it_is_used():
+    """One new process takes the steps in turn and prints the heavy modules that it has loaded."""
+    show = f"import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    script = "\n".join(line for step in STEPS for line in (step, show))
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
-def test_importing_nres_imports_nothing_heavy():
-    assert loaded_by("import jax, optax, equinox") == []
-    assert loaded_by("import nres; nres.systems.Lorenz(); nres.NRES; nres.train") == []
-
-
-def test_learned_optimizers_are_imported_without_their_kernels():
-    code = "import nres.systems.learned_optimizer as lo; lo.PerParameterMLP(); lo.cifar10_task"
-    assert "jax.experimental.pallas" not in loaded_by(code)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    basis, library, learned = map(ast.literal_eval, done.stdout.splitlines())
+    assert basis == []
+    assert library == []
+    assert "jax.experimental.pallas" not in learned
 
 
 def test_public_modules_are_imported_when_they_are_used():
@@ -56,12 +57,12 @@ def test_public_modules_are_imported_when_they_are_used():
     assert nres.load_optimizer is nres.systems.learned_optimizer.load_optimizer
     assert "learned_optimizer" in dir(nres.systems)
     for module in (nres, nres.systems):
-        with pytest.raises(AttributeError, match="nonsense"):
+        with raises_naming(AttributeError, "nonsense"):
             _ = module.nonsense
 
 
 def imports(package, walk=ast.walk):
-    """All imports in a package: the file, the module, and the name that is taken from it."""
+    """Yield all imports of a package as (file, module, imported name)."""
     for file in sorted((SOURCE / package).rglob("*.py")):
         for node in walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
@@ -75,7 +76,7 @@ LAYERS = ("runs", "figures", "report", "cli")
 
 
 def layer(name):
-    """The layer of a module of nres: those that are not named are below all others."""
+    """Return the layer of a module of nres; modules without one are below all others."""
     part = name.split(".")[1] if "." in name else ""
     return LAYERS.index(part) + 1 if part in LAYERS else 0
 
@@ -96,7 +97,7 @@ def test_the_paper_uses_public_names_only():
 
 
 def walk_what_runs(node):
-    """Every node of a syntax tree, except for imports that only type checkers read."""
+    """Yield every node of a syntax tree except imports for type checkers only."""
     yield node
     skipped = []
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -111,7 +112,7 @@ def module_of(file):
 
 
 def test_imports_run_in_no_circle():
-    """Those inside functions included: they would hide a circle, not remove it."""
+    """Imports inside functions count, too: they would hide a circle, not remove it."""
     packages = ("nres", "nres_paper")
     graph = {module_of(file): set() for p in packages for file in (SOURCE / p).rglob("*.py")}
     for package in packages:

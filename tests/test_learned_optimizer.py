@@ -1,13 +1,8 @@
-"""Learned optimizers: against NumPy, against optax, and the kernels against plain JAX."""
+"""Learned optimizers: against NumPy, against optax, and their tasks."""
 
 import functools
-import importlib.util
 import itertools
-import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -15,47 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from typer.testing import CliRunner
 
 import nres
-from helpers import as_users_run
-from nres.cli import app
+from helpers import as_users_run, raises_naming
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
-from nres.systems.learned_optimizer import convolutional, dense, dispatch, network, tasks
-from nres.systems.learned_optimizer.export import OptimizerFileError
-from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
-from nres.systems.learned_optimizer.kernels import dense as dense_kernels
-from nres.systems.learned_optimizer.kernels.network import fused_step
+from nres.systems.learned_optimizer import convolutional, tasks
 from nres.systems.learned_optimizer.losses import mean_loss
-from nres.systems.learned_optimizer.network import Inputs, Network, fusable, plain_step
 from nres.systems.learned_optimizer.system import _losses
 from nres_paper.learned_optimizer import gradient_norm
-
-KEY = jax.random.key(0)
-BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
-
-
-def blobs(count=60):
-    """Two classes of four-pixel images, easy to tell apart."""
-    generator = np.random.default_rng(0)
-    labels = (np.arange(count) % 2).astype(np.uint8)
-    images = generator.integers(0, 120, (count, 2, 2, 1)) + 130 * labels[:, None, None, None]
-    return Images(images.astype(np.uint8), labels)
-
-
-def small_task(**options):
-    init = functools.partial(dense.init_dense, (4, 3, 2))
-    return lo.classification(init, dense.apply_dense, blobs(), batch=8, **options)
-
-
-@functools.cache
-def small_system(**options):
-    return lo.LearnedOptimizerSystem(small_task(), lo.PerParameterMLP(4, 1), horizon=6, **options)
+from small_tasks import KEY, small_system, small_task
 
 
 def reference_step(theta, width, depth, tensors, t):
-    """The optimizer of SPEC, one tensor after the other, in NumPy."""
+    """Apply the paper's optimizer in NumPy, one tensor after the other."""
     layers, at = [], 0
     sizes = (19, *[width] * depth, 2)
     for m, n in itertools.pairwise(sizes):
@@ -147,7 +115,7 @@ def test_classical_optimizers_are_those_of_optax(mine, other):
 
 
 def test_training_by_optax_is_the_inner_loop(tmp_path):
-    """Step for step, through a file."""
+    """Both take the same steps, and the optimizer passes through a file."""
     system = small_system()
     theta = system.initial_theta(KEY)
     lo.save_optimizer(tmp_path / "o.npz", system.optimizer, theta)
@@ -165,158 +133,8 @@ def test_training_by_optax_is_the_inner_loop(tmp_path):
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), params, inner.params)
         evaluated = tuple(x[at[1]] for x in system.task.evaluated_on)
         np.testing.assert_allclose(system.task.outer_loss(params, evaluated), loss, rtol=1e-5)
-    with pytest.raises(ValueError, match="PerParameterMLP needs the parameters"):
+    with raises_naming(ValueError, "PerParameterMLP"):
         optimizer.update(params, state)
-
-
-def inputs(lanes, size):
-    keys = jax.random.split(KEY, 3)
-    return Inputs(
-        jnp.linspace(-1, 1, 11),
-        jax.random.normal(keys[0], (lanes, size)),
-        3 * jax.random.normal(keys[1], (lanes, size)),
-        jax.random.normal(keys[2], (lanes, 6, size)),
-    )
-
-
-def test_the_network_kernels_are_plain_jax():
-    """Interpreted here; tensors larger and smaller than a block, several lanes."""
-    network, tensors = Network((19, 16, 16, 2)), (700, 3, 130)
-    thetas = jax.random.normal(KEY, (2, network.size)) / 4
-    given = inputs(2, sum(tensors))
-    axes = (0, Inputs(None, 0, 0, 0))
-    both = [
-        jax.jit(jax.vmap(functools.partial(function, network, tensors), axes))
-        for function in (plain_step, fused_step)
-    ]
-    for plain, fused in zip(*(lanes(thetas, given) for lanes in both), strict=True):
-        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-7)
-    fresh = given._replace(means=jnp.zeros_like(given.means))
-    for lanes in both:
-        _, means = lanes(thetas, fresh)
-        rest = np.array([0.9, 0.5, 0.1, 0.01, 0.001, 0.0001])[:, None]
-        np.testing.assert_allclose(means, rest * np.asarray(given.grad)[:, None], rtol=1e-6)
-    assert fusable(network, thetas[0], given)
-    assert not fusable(Network((19, 5, 2)), thetas[0], given)
-    half = given._replace(grad=given.grad.astype(jnp.bfloat16))
-    assert not fusable(network, thetas[0], half)
-
-
-def test_the_kernels_have_the_derivatives_of_plain_jax():
-    network, tensors = Network((19, 16, 2)), (5, 2)
-    theta = jax.random.normal(KEY, (network.size,)) / 4
-    given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
-    for derivative in (jax.jacfwd, jax.jacrev):
-        plain, fused = (
-            jax.jit(derivative(lambda th, f=f: f(network, tensors, th, given)[0]))(theta)
-            for f in (plain_step, fused_step)
-        )
-        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-8)
-
-
-def test_the_kernels_of_the_model_are_plain_jax():
-    params = jax.vmap(functools.partial(dense.init_dense, (4, 20, 3)))(jax.random.split(KEY, 2))
-    data = blobs(16)
-    batch = (jnp.asarray(data.images), jnp.asarray(data.labels))
-    assert dense.fusable(jax.tree.map(lambda x: x[0], params), batch)
-    lanes = functools.partial(jax.vmap, in_axes=(0, None))
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
-    plain, fused = (jax.jit(lanes(f)) for f in (dense.plain_gradient, dense_kernels.fused_gradient))
-    jax.tree.map(close, fused(params, batch), plain(params, batch))
-    large = jax.tree.map(lambda x: 20 * x, params)  # so that some examples reach the cap
-    found = {}
-    for what in ("cross-entropy", "capped"):
-        plain, fused = (
-            jax.jit(lanes(functools.partial(f, what)))
-            for f in (dense.plain_loss, dense_kernels.fused_loss)
-        )
-        found[what] = fused(large, batch)
-        close(found[what], plain(large, batch))
-        # A class that is all but certain and wrong: infinite in one lane, or capped.
-        certain = jax.tree.map(lambda x: x.at[0].set(jnp.inf) if x.shape == (2, 3) else x, large)
-        np.testing.assert_array_equal(fused(certain, batch), plain(certain, batch))
-    assert (found["capped"] < found["cross-entropy"]).all()
-    one = jax.tree.map(lambda x: x[0], params)
-    plain, fused = (
-        jax.jit(jax.grad(lambda p, f=f: f("cross-entropy", p, batch)))(one)
-        for f in (dense.plain_loss, dense_kernels.fused_loss)
-    )
-    jax.tree.map(close, fused, plain)
-
-
-@pytest.mark.slow
-def test_the_kernels_of_convolutions_are_plain_jax():
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    # Patches that are a chunk or several, and patches with a rest; lanes with weights of their own.
-    for inputs, channels in ((32, 20), (3, 32)):
-        shapes = (2, 5, 8, 8, inputs), (2, 3, 3, inputs, channels), (2, channels)
-        given = [
-            jax.random.normal(k, s) for k, s in zip(jax.random.split(KEY, 3), shapes, strict=True)
-        ]
-        weights = jax.random.normal(KEY, (2, 5, 4, 4, channels))
-
-        def both(block, given=given, weights=weights):
-            value, pull = jax.vjp(jax.vmap(block), *given)
-            return value, pull(weights)
-
-        plain, fused = (jax.jit(both, static_argnums=0)(block) for block in BLOCKS)
-        jax.tree.map(close, fused, plain)
-
-
-def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
-    params = convolutional.init_convolutional(1, 2, KEY)
-    images = jax.random.randint(KEY, (2, 32, 32, 3), 0, 256).astype(jnp.uint8)
-    images = images.at[0].set(0)  # with no bias yet, nothing but zeros goes into the ReLU
-    batch = images, jnp.asarray([4, 9], jnp.uint8)
-    assert convolutional.fusable(params)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-    at = functools.partial(jax.jvp, primals=(params,), tangents=(params,))
-    for name in ("loss", "gradient"):
-        plain = getattr(convolutional, f"plain_{name}")
-        fused = getattr(convolutional_kernels, f"fused_{name}")
-        if name == "loss":
-            plain, fused = (functools.partial(f, "capped") for f in (plain, fused))
-        jax.tree.map(close, jax.jit(fused)(params, batch), jax.jit(plain)(params, batch))
-        plain, fused = (jax.jit(lambda f=f: at(lambda p: f(p, batch)))() for f in (plain, fused))
-        jax.tree.map(close, fused, plain)
-
-
-def test_kernels_are_chosen_where_they_apply(monkeypatch):
-    perceptron = dense.init_dense((4, 20, 3), KEY)
-    images = convolutional.init_convolutional(1, 2, KEY)
-    small = jnp.zeros((16, 2, 2, 1), jnp.uint8), jnp.zeros(16, jnp.uint8)
-    large = jnp.zeros((2, 32, 32, 3), jnp.uint8), jnp.zeros(2, jnp.uint8)
-    shape = Network((19, 16, 2))
-    given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
-    choices = {
-        dense: [
-            lambda: dispatch.dense_loss("capped", perceptron, small),
-            lambda: dispatch.dense_gradient(perceptron, small),
-        ],
-        convolutional: [
-            lambda: dispatch.convolutional_loss("accuracy", images, large),
-            lambda: dispatch.convolutional_gradient(images, large),
-        ],
-        network: [lambda: dispatch.network_step(shape, (5, 2), jnp.zeros(shape.size), given)],
-    }
-
-    def has_kernel(function):
-        return "pallas_call" in str(jax.make_jaxpr(lambda: function())())
-
-    for module, functions in choices.items():
-        assert not any(map(has_kernel, functions))
-        with monkeypatch.context() as patch:
-            patch.setattr(dispatch, "on_nvidia", lambda: True)
-            assert all(map(has_kernel, functions))
-            patch.setattr(module, "fusable", lambda *arguments: False)
-            assert not any(map(has_kernel, functions))
-    monkeypatch.setattr(dispatch, "on_nvidia", lambda: True)
-    assert not has_kernel(lambda: dispatch.dense_loss("accuracy", perceptron, small))
-
-
-def test_importing_nres_does_not_import_the_kernels():
-    script = "import sys, nres; sys.exit('jax.experimental.pallas' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_losses():
@@ -335,7 +153,7 @@ def test_losses():
 
 @pytest.mark.slow
 def test_a_loss_without_gradient_is_learned_by_evolution_alone():
-    """From a learning rate too small, with the fraction of misclassified examples as the loss."""
+    """The loss is the fraction of misclassified examples; the initial rate is too small."""
     task = small_task(outer_loss="accuracy", evaluated_on="train")
     system = lo.LearnedOptimizerSystem(task, lo.SGD(0.05), horizon=30)
     theta = system.initial_theta(KEY)
@@ -419,122 +237,21 @@ def test_the_exact_gradient_explodes():
 
 def test_bad_input_is_refused():
     task = small_task()
-    with pytest.raises(ValueError, match="sequence must be"):
+    with raises_naming(ValueError, "sequence", "sorted"):
         lo.LearnedOptimizerSystem(task, sequence="sorted")
-    with pytest.raises(ValueError, match="outer_loss must be one of"):
+    with raises_naming(ValueError, "outer_loss", "f1"):
         small_task(outer_loss="f1")
-    with pytest.raises(ValueError, match="evaluated_on must be"):
+    with raises_naming(ValueError, "evaluated_on", "test"):
         small_task(evaluated_on="test")
-    with pytest.raises(ValueError, match="batch must be from 1"):
+    with raises_naming(ValueError, "batch", 5):
         lo.Task(task.init, task.loss, (np.zeros((4, 2)),), batch=5)
-    with pytest.raises(ValueError, match="one example in each row"):
+    with raises_naming(ValueError, "row"):
         lo.Task(task.init, task.loss, (np.zeros((4, 2)), np.zeros(3)), batch=2)
-    with pytest.raises(ValueError, match="width and depth"):
+    with raises_naming(ValueError, "depth", 0):
         lo.PerParameterMLP(depth=0)
-    with pytest.raises(ValueError, match="each halves"):
+    with raises_naming(ValueError, "blocks", 6):
         lo.cifar10_task(blocks=6)
-    with pytest.raises(ValueError, match="channels must be at least 1"):
+    with raises_naming(ValueError, "channels", 0):
         lo.cifar10_task(channels=0)
-    with pytest.raises(ValueError, match="hidden must be a list of sizes"):
+    with raises_naming(ValueError, "hidden", [32, 0]):
         lo.fashion_mnist_task(hidden=[32, 0])
-
-
-class Sign(lo.LearnableOptimizer):
-    def initial_theta(self, key):
-        return {"log_lr": jnp.asarray(-3.0)}
-
-    def init(self, params):
-        return ()
-
-    def update(self, theta, grads, state, params, t):
-        return jax.tree.map(lambda g: -jnp.exp(theta["log_lr"]) * jnp.sign(g), grads), state
-
-
-def test_files_of_optimizers(tmp_path):
-    path = tmp_path / "a.npz"
-    theta = {"log_lr": jnp.asarray(-1.5)}
-    lo.save_optimizer(path, Sign(), theta, {"note": "mine"})
-    optimizer, again, about = lo.read_optimizer(path, Sign())
-    assert isinstance(optimizer, Sign)
-    assert again == theta
-    assert about == {"note": "mine"}
-    with pytest.raises(OptimizerFileError, match=r"optimizer=\.\.\."):
-        nres.load_optimizer(path)
-    with pytest.raises(OptimizerFileError, match=r"is for .*Sign with .*, not for SGD"):
-        nres.load_optimizer(path, lo.SGD())
-    lo.save_optimizer(path, lo.SGD(0.3), theta)
-    with pytest.raises(OptimizerFileError, match=r"0\.3.*, not for SGD with .*0\.1"):
-        nres.load_optimizer(path, lo.SGD())
-    lo.save_optimizer(path, lo.PerParameterMLP(4, 1), jnp.zeros(7))
-    with pytest.raises(OptimizerFileError, match=r"shape \[90\].* has \[7\]"):
-        nres.load_optimizer(path)
-    with pytest.raises(OptimizerFileError, match=r"must end in \.npz"):
-        lo.save_optimizer(tmp_path / "a.bin", Sign(), theta)
-    for content in (b"", b"PK\x03\x04 no", b"\x80\x04K\x01."):
-        path.write_bytes(content)
-        with pytest.raises(OptimizerFileError, match="holds no optimizer"):
-            nres.load_optimizer(path)
-    np.savez(path, description=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(OptimizerFileError, match="holds no optimizer"):
-        nres.load_optimizer(path)
-    with pytest.raises(FileNotFoundError):
-        nres.load_optimizer(tmp_path / "none.npz")
-
-
-def test_what_is_committed_loads():
-    """The optimizer that the README speaks of."""
-    path = Path(__file__).parent.parent / "results/learned-optimizer/optimizer.npz"
-    optimizer, theta, about = lo.read_optimizer(path)
-    assert optimizer == lo.PerParameterMLP()
-    assert theta.size == 1762
-    assert about["settings"]["method"] == "nres"
-
-
-def test_names_that_earlier_versions_stored():
-    """Options in run folders, and arrays in checkpoints."""
-    task = lo.fashion_mnist_task(judge="capped", judged_on="train")
-    assert task.outer_loss.args == ("capped",)
-    assert task.evaluated_on is task.train
-    system = small_system()
-    state = system.init(system.initial_theta(KEY), KEY)
-    names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(state)]
-    assert names[0] == ".params[0]['bias']"
-    assert names[-1] == ".memory"
-
-
-def test_the_shipped_images():
-    images, labels = nres.data.fashion_mnist()
-    assert images.shape == (60_000, 8, 8, 1)
-    assert np.bincount(labels).tolist() == [6000] * 10
-    tool = Path(__file__).parent.parent / "tools/fashion_mnist.py"
-    spec = importlib.util.spec_from_file_location("tool", tool)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    large = np.random.default_rng(0).integers(0, 256, (3, 28, 28)).astype(np.uint8)
-    want = jax.image.resize(jnp.asarray(large, jnp.float32), (3, 8, 8), "bilinear", antialias=False)
-    np.testing.assert_allclose(module.resize(large, 8), want, atol=0.501)
-
-
-@pytest.mark.slow
-def test_a_run_learns_is_exported_and_described(tmp_path):
-    run = tmp_path / "run"
-    command = ["train", "learned-optimizer", "--updates", "2", "--workers", "2", "--quiet"]
-    options = ("horizon=4", "width=4", "depth=1", "hidden=[4]", "batch=8")
-    command += [part for option in options for part in ("--set", option)] + ["--out", str(run)]
-    with as_users_run():
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0, done.output
-        done = CliRunner().invoke(app, ["export", str(run)])
-        assert done.exit_code == 0, done.output
-        card = (run / "optimizer.md").read_text()
-        assert "PerParameterMLP, 90 parameters" in card
-        assert "310 parameters" in card
-        _, theta, about = lo.read_optimizer(run / "optimizer.npz")
-        np.testing.assert_array_equal(theta, nres.runs.Run.open(run).theta())
-        assert about["settings"]["workers"] == 2
-        assert json.loads((run / "config.json").read_text())["settings"]["lr"] == "0.0003"
-        done = CliRunner().invoke(
-            app, ["train", "learned-optimizer-cifar10", "--data-dir", str(run)]
-        )
-        assert done.exit_code == 2
-        assert "data_batch_1.bin is not in" in " ".join(done.output.split())

@@ -1,4 +1,4 @@
-"""Runs: what is written, what is read back, and what is refused."""
+"""Runs: folders, metrics and checkpoints are written, read back, and refused if damaged."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import as_users_run
+from helpers import BOUNCER, ROOT, SETTINGS, as_users_run, create_run, raises_naming
 from nres import runs
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.progress import Progress
@@ -26,21 +26,12 @@ from nres.runs.metrics import (
     rewind_metrics,
 )
 
-ROOT = Path(__file__).parent.parent
-BOUNCER = f"{ROOT}/examples/bouncer.py:Bouncer"
-SETTINGS = {"sigma": 0.1, "lr": 0.03, "updates": 20, "eval_every": 5, "options": {"horizon": 30}}
-
-
-def create(path, **changes):
-    settings = runs.resolve(BOUNCER, "nres", **(SETTINGS | changes))
-    return runs.Run.create(path, settings, runs.build(settings))
-
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A complete run."""
     with as_users_run():
-        run = create(tmp_path_factory.mktemp("runs") / "done")
+        run = create_run(tmp_path_factory.mktemp("runs") / "done")
         outcome = runs.execute(run)
     assert outcome.signal is None
     return run, outcome.result
@@ -84,11 +75,11 @@ def test_a_complete_run_can_be_extended(done, tmp_path):
         for updates in (None, 20):
             outcome = runs.execute(runs.Run.open(path), updates=updates)
             assert (outcome.result.state.update, len(outcome.result.history.update)) == (20, 0)
-        with pytest.raises(runs.RunError, match=r"\b20\b.*\b3\b"):
+        with raises_naming(runs.RunError, 20, 3):
             runs.execute(runs.Run.open(path), updates=3)
         assert runs.Run.open(path).settings.updates == 20
         runs.execute(runs.Run.open(path), updates=30)
-        whole = runs.execute(create(tmp_path / "whole", updates=30))
+        whole = runs.execute(create_run(tmp_path / "whole", updates=30))
     extended = runs.Run.open(path)
     assert extended.settings.updates == 30
     np.testing.assert_array_equal(extended.theta()["velocity"], whole.result.theta["velocity"])
@@ -97,7 +88,7 @@ def test_a_complete_run_can_be_extended(done, tmp_path):
 
 def test_checkpoints_every_so_many_updates(tmp_path):
     with as_users_run():
-        run = create(tmp_path / "run", checkpoint_every=5)
+        run = create_run(tmp_path / "run", checkpoint_every=5)
         runs.execute(run)
     with Checkpoints(run.path / "checkpoints", write=False) as checkpoints:
         assert checkpoints.updates() == [10, 15, 20]  # the last three
@@ -105,25 +96,25 @@ def test_checkpoints_every_so_many_updates(tmp_path):
 
 def test_folders_that_are_taken_are_left_alone(done, tmp_path):
     before = sorted(path.name for path in done[0].path.iterdir())
-    with pytest.raises(runs.RunError, match=f"nres resume {done[0].path}"):
-        create(done[0].path)
+    with raises_naming(runs.RunError, f"nres resume {done[0].path}"):
+        create_run(done[0].path)
     assert sorted(path.name for path in done[0].path.iterdir()) == before
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(runs.RunError, match=str(tmp_path)):
-        create(tmp_path)
+    with raises_naming(runs.RunError, tmp_path):
+        create_run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(runs.RunError, match=str(tmp_path)):
+    with raises_naming(runs.RunError, tmp_path):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(runs.RunError, match=r"config\.json"):
+    with raises_naming(runs.RunError, "config.json"):
         runs.Run.open(tmp_path)
     (tmp_path / "config.json").write_text('{"settings": {"system": "lorenz", "colour": 1}}')
-    with pytest.raises(runs.RunError, match="colour"):
+    with raises_naming(runs.RunError, "colour"):
         runs.Run.open(tmp_path)
 
 
 def test_one_process_at_a_time(done):
-    with done[0].locked(), pytest.raises(runs.RunError, match=str(done[0].path)):
+    with done[0].locked(), raises_naming(runs.RunError, done[0].path):
         runs.execute(done[0])
 
 
@@ -141,7 +132,7 @@ def damage(path, name):
 def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     path = shutil.copytree(done[0].path, tmp_path / "copy")
     damage(path, "arrays")
-    with as_users_run(), pytest.raises(CheckpointError, match=r"checkpoints/20\b.*\b0\b"):
+    with as_users_run(), raises_naming(CheckpointError, path / "checkpoints" / "20", " 0"):
         runs.execute(runs.Run.open(path), updates=30)
     assert runs.Run.open(path).settings.updates == 20
     shutil.rmtree(path / "checkpoints" / "20")
@@ -152,7 +143,7 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
 
 
 def test_a_pool_of_the_users_own(tmp_path):
-    """Known again in another process, unless its file has changed."""
+    """A run of a pool in a file is resumed unless the file has changed."""
     file = tmp_path / "mine.py"
     tests = Path(__file__).parent
     source = f"""
@@ -176,7 +167,7 @@ class Mine(NumpyPool):
         runs.execute(run)
         assert runs.Run.open(run.path).components
         file.write_text(source + "# changed")
-        with pytest.raises(runs.RunError, match=r"mine\.py:Mine"):
+        with raises_naming(runs.RunError, "mine.py:Mine"):
             _ = runs.Run.open(run.path).components
 
 
@@ -188,7 +179,7 @@ def test_a_changed_system_is_not_continued(tmp_path):
         settings = runs.resolve(f"{file}:Bouncer", "nres", **SETTINGS)
         run = runs.Run.create(tmp_path / "run", settings, runs.build(settings))
         file.write_text(source.replace("9.8", "1.6"))
-        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
+        with raises_naming(runs.RunError, "mine.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
         file.write_text("# only a remark\n" + source)
         assert runs.Run.open(run.path).components
@@ -196,7 +187,7 @@ def test_a_changed_system_is_not_continued(tmp_path):
             "jnp.array([1.0, 4.0])}", "jnp.array([1.0, 4.0]), 'b': jnp.ones(1)}"
         )
         file.write_text(bigger)
-        with pytest.raises(runs.RunError, match=r"mine\.py:Bouncer"):
+        with raises_naming(runs.RunError, "mine.py:Bouncer"):
             runs.execute(runs.Run.open(run.path))
 
 
@@ -259,7 +250,7 @@ def test_a_line_that_was_cut_off_is_tolerated(tmp_path):
     rewind_metrics(path, 1, None)
     assert read_lines(path) == good[:2]
     path.write_text('{"update"\n' + text)
-    with pytest.raises(MetricsError, match=r"metrics\.jsonl, line 1"):
+    with raises_naming(MetricsError, "metrics.jsonl", "line 1"):
         read_lines(path)
 
 
@@ -273,7 +264,7 @@ def test_tensorboard_files(done, tmp_path):
         assert tag in data
 
 
-def test_how_much_longer(tmp_path):
+def test_times_to_reach_a_level(tmp_path):
     def falling(name, stretch):
         """A run that falls from 10, by one every `stretch` updates, to 1."""
         path = tmp_path / name

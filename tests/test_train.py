@@ -1,4 +1,4 @@
-"""Training: the same updates however they are run, and what is reported of them."""
+"""Training: the same updates however they are run, reports, interrupts and non-finite losses."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave, as_users_run
+from helpers import THETA, Wave, as_users_run, raises_naming, state_at_step_0
 from nres.estimators import base
 from nres.updates import Chunks
 from numpy_pool import NumpyPool
@@ -190,21 +190,16 @@ def test_outside_the_main_thread():
     assert results[0].state.update == 2
 
 
-def test_nothing_is_compiled_twice():
+def test_nothing_is_compiled_twice(compilations):
     estimator, other = make(workers=6), THETA[Wave] + 1
-    count = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, _, **kw: count.append(name) if "backend_compile" in name else None
-    )
     run(estimator)
-    assert count
-    count.clear()
+    compilations.clear()
     run(estimator, updates=20, theta=other)
-    assert not count
+    assert not compilations
 
 
 class Fragile(nres.System):
-    """Not finite for some parameters."""
+    """A system whose loss is not finite for some parameters."""
 
     horizon: int = 6
 
@@ -245,25 +240,25 @@ def test_training_warns_or_raises_when_something_is_not_finite():
     train = lambda estimator: nres.train(  # noqa: E731
         estimator, optax.sgd(0.0), theta, updates=5, key=KEY
     )
-    words = r"worker\(s\) gave a non-finite loss or gradient in update 1; the first is worker \d, "
-    with pytest.warns(nres.NonFiniteWarning, match=words + "in the window from step [03] of"):
+    culprit = r"(?=.*update 1\b)(?=.*worker \d\b)(?=.*step [03]\b)"  # in any order
+    with pytest.warns(nres.NonFiniteWarning, match=culprit):
         history = train(fragile()).history
     assert (history.nonfinite > 0).all()
     assert np.isfinite(history.loss).all()
-    with pytest.raises(nres.NonFiniteError, match=words):
+    with pytest.raises(nres.NonFiniteError, match=culprit):
         train(fragile(nonfinite="raise"))
 
 
 def test_an_estimate_raises_when_something_is_not_finite():
     theta = jnp.array([0.5, 0.0])
     estimator = fragile(nonfinite="raise")
-    state = estimator.init(theta, KEY)
-    with pytest.raises(nres.NonFiniteError, match="in update 1; the first is worker"):
+    state = state_at_step_0(estimator, theta, KEY)
+    with raises_naming(nres.NonFiniteError, "update 1", "worker"):
         estimator.estimate(theta, state)
-    with pytest.raises(Exception, match="non-finite loss or gradient"):
+    with raises_naming(Exception, "worker"):
         jax.block_until_ready(jax.jit(estimator.estimate)(theta, state))
     good = jnp.array([9.0, 0.0])
-    estimator.estimate(good, estimator.init(good, KEY))
+    estimator.estimate(good, state_at_step_0(estimator, good, KEY))
 
 
 def test_when_no_worker_is_finite():
@@ -276,7 +271,7 @@ def test_when_no_worker_is_finite():
 
 
 class Table(nres.System):
-    """Holds a large array."""
+    """A system that holds a large array."""
 
     data: jax.Array
     horizon: int = 6
@@ -291,7 +286,7 @@ class Table(nres.System):
 def test_large_arrays_are_arguments_not_constants():
     estimator = nres.NRES(Table(jnp.arange(50_000.0)), workers=3, window=3, sigma=0.1)
     theta = jnp.ones(1)
-    state = estimator.init(theta, KEY)
+    state = state_at_step_0(estimator, theta, KEY)
     lowered = eqx.filter_jit(base.compute_estimate).lower(estimator, theta, state)
     text = lowered.lowered.as_text()
     assert "tensor<50000xf32>" in text  # an argument
@@ -301,15 +296,15 @@ def test_large_arrays_are_arguments_not_constants():
 def test_a_schedule_that_reaches_zero_is_reported():
     sigma = lambda update: jnp.where(update < 2, 0.1, 0.0)  # noqa: E731
     estimator = nres.PES(Wave(), workers=4, window=5, sigma=sigma)
-    with pytest.warns(nres.NonFiniteWarning, match="in update 3"):
+    with pytest.warns(nres.NonFiniteWarning, match="update 3"):
         result = nres.train(estimator, optax.sgd(0.1), THETA[Wave], updates=5, key=KEY)
     np.testing.assert_array_equal(result.history.nonfinite, [0, 0, 4, 4, 4])
     assert np.isfinite(result.theta).all()
 
 
 @pytest.mark.parametrize(("eval_every", "last"), [(None, 1000), (60, 250), (61, 250), (7, 40)])
-def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, monkeypatch):
-    """So that a run continued on an accelerator goes through the same compiled code."""
+def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, monkeypatch):
+    """A run that is resumed on an accelerator therefore uses the same compiled code."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     estimator = nres.NRES(Wave(), workers=1, window=5, sigma=0.1)
 
@@ -334,13 +329,13 @@ def test_how_an_update_is_made_depends_on_its_number_alone(eval_every, last, mon
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
 
 
-def test_what_a_program_does_not_show_is_compared():
+def test_tables_and_callbacks_in_schedules_are_compared():
     """Tables in compiled functions, and callbacks, are not in the text of a program."""
     theta = THETA[Wave]
 
     def contribution(sigma):
         estimator = nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
-        state = estimator.init(theta, KEY)
+        state = state_at_step_0(estimator, theta, KEY)
         return estimator.estimate(theta, state).state.carry.noise.sigma
 
     for scale in (0.1, 0.5):
@@ -357,16 +352,16 @@ def test_what_a_program_does_not_show_is_compared():
 def test_a_state_of_another_optimizer_is_refused():
     result = run(updates=1)
     for optimizer in (optax.rmsprop(0.1), optax.adam(0.1)):
-        with as_users_run(), pytest.raises(ValueError, match="another optimizer"):
+        with as_users_run(), raises_naming(ValueError, "optimizer"):
             nres.train(make(), optimizer, result.theta, updates=1, state=result.state)
 
 
 def test_schedules_that_cannot_be_traced_are_refused():
     for sigma in (lambda u: 0.1 if u < 3 else 0.2, lambda u: jnp.ones(2)):
-        with pytest.raises(ValueError, match="sigma"):
+        with raises_naming(ValueError, "sigma"):
             nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
     for sigma in (jnp.array(-1.0), jnp.ones(3), jnp.array(jnp.nan)):
-        with pytest.raises(ValueError, match="sigma"):
+        with raises_naming(ValueError, "sigma"):
             nres.NRES(Wave(), workers=3, window=5, sigma=sigma)
-    with pytest.raises((ValueError, TypeError), match="period"):
+    with raises_naming((ValueError, TypeError), "period"):
         nres.GPES(Wave(), workers=3, window=5, sigma=0.1, period=jnp.array(0))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import as_users_run, invoke
+from helpers import as_users_run, invoke, raises_naming
 from nres import report, runs
 from nres.cli.console import plain
 from nres.files import save_figure
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def said(result):
-    """The one sentence that a command ends with."""
+    """Return the one sentence on standard error of a command that failed."""
     assert result.exit_code in (1, 2), result.output
     (line,) = result.stderr.strip().splitlines()
     return line
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def foreign(run, tmp_path):
-    """A copy of the run, from somebody else: its code would leave a mark."""
+    """A copy of the run from somebody else; its code would create a file if it ran."""
     path = shutil.copytree(run.path, tmp_path / "foreign")
     code = tmp_path / "theirs.py"
     mark = f"import pathlib\npathlib.Path({str(tmp_path / 'mark')!r}).touch()\n"
@@ -118,7 +118,7 @@ def test_looking_at_a_run_imports_nothing(command, foreign, tmp_path):
     ],
 )
 @pytest.mark.parametrize("trust", [(), ("--trust-code",)])
-def test_what_is_no_system_is_never_called(system, options, trust, run, tmp_path):
+def test_objects_that_are_not_systems_are_never_called(system, options, trust, run, tmp_path):
     path = shutil.copytree(run.path, tmp_path / "copy")
     mark = tmp_path / "mark"
     change(path, system=system, options=json.loads(json.dumps(options).replace("MARK", str(mark))))
@@ -155,7 +155,7 @@ def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
     runs.Run.create(tmp_path / "run", settings, runs.build(settings))
     assert runs.Run.open(tmp_path / "run").components
     monkeypatch.chdir(tmp_path / "theirs")
-    with pytest.raises(runs.RunError, match="theirs"):
+    with raises_naming(runs.RunError, "theirs"):
         _ = runs.Run.open(tmp_path / "run").components
 
 
@@ -189,7 +189,7 @@ def test_an_object_may_be_named_instead_of_a_class(tmp_path):
     given = {name: SETTINGS[name] for name in ("sigma", "lr", "updates", "eval_every")}
     assert runs.build(runs.resolve(f"{file}:small", "nres", **given)).estimator.horizon == 30
     for name, options in (("small", {"horizon": 3}), ("make", {})):
-        with pytest.raises(runs.SettingsError, match=name):
+        with raises_naming(runs.SettingsError, name):
             runs.resolve(f"{file}:{name}", "nres", options=options, **given)
 
 
@@ -252,7 +252,7 @@ def test_escapes_and_markup_stay_text(run, tmp_path):
     assert str(plain("a\nb\tc\x9b")) == "a\nb\\tc\\x9b"
 
 
-def test_names_that_are_no_formulas_and_numbers_that_are_none(run, tmp_path, monkeypatch):
+def test_names_with_dollar_signs_and_settings_that_are_nan(run, tmp_path, monkeypatch):
     monkeypatch.setattr("nres.figures.save_figure", save_figure)  # for drawing reads the names
     path = shutil.copytree(run.path, tmp_path / "r$\\bad$")
     metrics = (path / "metrics.jsonl").read_text().replace("eval/loss", "eval/$\\\\bad$")

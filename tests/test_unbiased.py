@@ -1,7 +1,7 @@
 """The mean of estimates: unbiased where it should be, biased where it must be.
 
 A test draws many independent estimates at a fixed theta: a large pool of workers with fresh
-histories, every worker one sample. So `info` cannot be used; workers are averaged in groups.
+histories, averaged in groups.
 """
 
 import jax
@@ -10,27 +10,14 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import z_scores
+from helpers import samples, z_scores
+from reference import cliff_gradient, truncated_gradient
 
 SYSTEM = nres.systems.Quadratic.random(
     jax.random.key(5), horizon=6, states=2, parameters=3, disturbance=0.3
 )
 THETA = jnp.array([0.3, -0.5, 0.8])
-GROUPS, WORKERS = 400, 50
-
-
-def samples(estimator, theta, updates=1):
-    """Independent estimates, each the mean over the workers of an own pool with own history."""
-
-    @jax.jit
-    def one(key):
-        state = estimator.init(theta, key)
-        for _ in range(updates):
-            estimate = estimator.estimate(theta, state)
-            state = estimate.state
-        return estimate.grad
-
-    return np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(17), GROUPS)))
+WORKERS = 50
 
 
 @pytest.mark.parametrize(
@@ -51,6 +38,13 @@ def test_unbiased_on_the_quadratic(method, arguments):
     assert np.abs(z).max() < 4
 
 
+def test_unbiased_after_workers_were_moved_apart():
+    """`init` puts every worker into a window at random; one estimate is then unbiased."""
+    estimator = nres.PES(SYSTEM, workers=WORKERS, window=4, sigma=0.5)
+    z = z_scores(samples(estimator, THETA, updates=1), SYSTEM.exact_gradient(THETA))
+    assert np.abs(z).max() < 4
+
+
 @pytest.mark.slow
 def test_unbiased_under_a_schedule_of_sigma():
     sigma = lambda update: jnp.array([0.2, 0.8, 0.2, 0.6])[update]  # noqa: E731
@@ -62,15 +56,6 @@ def test_unbiased_under_a_schedule_of_sigma():
         estimator = method(SYSTEM, workers=WORKERS, sigma=sigma, **arguments)
         z = z_scores(samples(estimator, THETA, updates=4), SYSTEM.exact_gradient(THETA))
         assert np.abs(z).max() < 4
-
-
-def truncated_gradient(system, theta, window):
-    """TBPTT's mean: only applications within the window of the loss count."""
-    g = np.asarray(system.application_gradients(theta))
-    total = np.zeros(theta.shape)
-    for t in range(system.horizon):
-        total += g[t, t - t % window : t + 1].sum(axis=0)
-    return total / system.horizon
 
 
 @pytest.mark.parametrize("window", [2, 3])
@@ -93,28 +78,6 @@ class Cliff(nres.System):
     def step(self, state, theta, t, key):
         state = state + theta[0]
         return state, (state - 1.0) ** 2, state > 1.2
-
-
-def cliff_loss(first, second):
-    """The mean loss when the first two steps use one parameter and the last two another."""
-    total, state = np.zeros(np.broadcast_shapes(first.shape, second.shape)), 0.0
-    ended = np.zeros(total.shape, bool)
-    for theta in (first, first, second, second):
-        state = np.where(ended, state, state + theta)
-        total = total + np.where(ended, 1.5, (state - 1.0) ** 2)
-        ended = ended | (state > 1.2)
-    return total / 4
-
-
-def cliff_gradient(theta, sigma, shared):
-    """The exact gradient of the smoothed loss, by integration on a fine grid."""
-    e = np.linspace(-6, 6, 4001) * sigma
-    p = np.exp(-(e**2) / (2 * sigma**2))
-    p = p / p.sum()
-    if shared:
-        return (p * cliff_loss(theta + e, theta + e) * e).sum() / sigma**2
-    loss = cliff_loss(theta + e[:, None], theta + e[None, :])
-    return np.einsum("i,j,ij,ij->", p, p, loss, e[:, None] + e[None, :]) / sigma**2
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,25 @@
-"""Wrong uses of the Python API end in one sentence with the culprit and the remedy."""
+"""Wrong uses of the Python API end in one sentence that names the culprit."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
+import jaxtyping
 import pytest
 
 import wrong_uses
+from helpers import as_users_run
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
+    """The errors of all cases, without the tests' type checker, which would raise its own."""
     folder = tmp_path_factory.mktemp("wrong")
-    command = [sys.executable, str(Path(wrong_uses.__file__))]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=300, cwd=folder
-    )
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.MonkeyPatch.context() as patch, as_users_run():
+            patch.chdir(folder)
+            found = {"calls": wrong_uses.outcomes(), "commands": wrong_uses.command_outcomes()}
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
     assert list(folder.iterdir()) == []  # nothing was begun
-    return json.loads(done.stdout)
+    return found
 
 
 @pytest.mark.parametrize("case", wrong_uses.CASES)
@@ -33,10 +34,11 @@ def test_wrong_uses(case, outcomes):
 
 
 @pytest.mark.parametrize("number", range(len(wrong_uses.COMMANDS)))
-def test_extreme_options_are_refused_in_a_sentence(number, outcomes):
-    _, words = wrong_uses.COMMANDS[number]
+def test_extreme_options_are_refused_in_one_sentence(number, outcomes):
+    _, *words = wrong_uses.COMMANDS[number]
     status, stderr, kind = outcomes["commands"][number]
-    assert words in stderr
+    for word in words:
+        assert word in stderr
     assert (status, kind) in ((1, "SystemExit"), (2, "SystemExit"))
     if "Usage:" not in stderr:  # an option that was refused before any command
         assert len(stderr.strip().splitlines()) == 1

@@ -1,12 +1,6 @@
-"""Wrong uses of the Python API, each with the words its error must have.
+"""Wrong uses of the Python API, each with the culprits that its error must name."""
 
-Run as a script it prints what came of them, as JSON: outside of the tests' type checker, which
-would refuse most of them before the library does.
-"""
-
-import json
 import math
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +96,7 @@ def evaluate(**changes):
     return nres.evaluate(Fine(), THETA, KEY, **changes)
 
 
-# The call, the type of its error, and words that name the culprit and the remedy.
+# The call, the type of its error, and the culprits: names, values, and code that mends it.
 CASES = {
     "float loss": (lambda: begin(FloatLoss()), "ValueError", "FloatLoss.step", "jax.numpy"),
     "text loss": (lambda: begin(TextLoss()), "ValueError", "TextLoss.step", "str"),
@@ -114,40 +108,40 @@ CASES = {
     "a horizon of 10.5": (lambda: make(Long()), "TypeError", "Long.horizon", "10.5"),
     "a horizon of text": (lambda: make(Fine("ten")), "TypeError", "Fine.horizon", "'ten'"),
     "a negative horizon": (lambda: make(Fine(-1)), "ValueError", "Fine.horizon", "-1"),
-    "a huge horizon": (lambda: make(Fine(10**12)), "ValueError", "Fine.horizon", "at most"),
-    "a window of 5.0": (lambda: make(window=5.0), "TypeError", "window", "write 5"),
+    "a huge horizon": (lambda: make(Fine(10**12)), "ValueError", "Fine.horizon", str(10**12)),
+    "a window of 5.0": (lambda: make(window=5.0), "TypeError", "window", "5.0"),
     "a window of 2.5": (lambda: make(window=2.5), "TypeError", "window", "2.5"),
     "a window of text": (lambda: make(window="5"), "TypeError", "window", "'5'"),
     "workers of None": (lambda: make(workers=None), "TypeError", "workers", "None"),
     "workers of True": (lambda: make(workers=True), "TypeError", "workers", "True"),
-    "workers of 10.0": (lambda: make(workers=10.0), "TypeError", "workers", "write 10"),
-    "10^30 workers": (lambda: make(workers=10**30), "ValueError", "workers", "at most"),
+    "workers of 10.0": (lambda: make(workers=10.0), "TypeError", "workers", "10.0"),
+    "10^30 workers": (lambda: make(workers=10**30), "ValueError", "workers", str(10**30)),
     "10^9 workers": (lambda: begin(workers=10**9), "MemoryError", "workers", "GiB"),
     "sigma of text": (lambda: make(sigma="big"), "ValueError", "sigma", "'big'"),
     "sigma of None": (lambda: make(sigma=None), "ValueError", "sigma", "None"),
-    "infinite sigma": (lambda: make(sigma=math.inf), "ValueError", "sigma", "finite"),
+    "infinite sigma": (lambda: make(sigma=math.inf), "ValueError", "sigma", "inf"),
     "period of 10.0": (
-        lambda: nres.GPES(Fine(), period=10.0, **GOOD), "TypeError", "period", "write 10",
+        lambda: nres.GPES(Fine(), period=10.0, **GOOD), "TypeError", "period", "10.0",
     ),
     "unroll of 1.5": (lambda: nres.JaxPool(Fine(), unroll=1.5), "TypeError", "unroll", "1.5"),
     "theta with NaN": (
-        lambda: begin(theta=jnp.array([1.0, jnp.nan])), "ValueError", "theta", "1 of the 2",
+        lambda: begin(theta=jnp.array([1.0, jnp.nan])), "ValueError", "theta", "1",
     ),
     "theta of text": (lambda: begin(theta="theta"), "ValueError", "theta", "str"),
-    "theta of None": (lambda: begin(theta=None), "ValueError", "theta", "no arrays"),
+    "theta of None": (lambda: begin(theta=None), "ValueError", "theta"),
     "optax.adam": (
         lambda: train(optimizer=optax.adam), "TypeError", "optimizer", "optax.adam(1e-3)",
     ),
     "a rate as optimizer": (lambda: train(optimizer=0.1), "TypeError", "optimizer", "0.1"),
     "a system to train": (lambda: train(estimator=Fine()), "TypeError", "estimator", "nres.NRES"),
-    "updates of 2.0": (lambda: train(updates=2.0), "TypeError", "updates", "write 2"),
+    "updates of 2.0": (lambda: train(updates=2.0), "TypeError", "updates", "2.0"),
     "eval_every of 1.5": (lambda: train(eval_every=1.5), "TypeError", "eval_every", "1.5"),
     "eval_fn of 3": (lambda: train(eval_fn=3), "TypeError", "eval_fn", "int"),
     "a key of 0": (lambda: train(key=0), "TypeError", "key", "jax.random.key(0)"),
     "training from NaN": (
-        lambda: train(theta=jnp.full(2, jnp.nan)), "ValueError", "theta", "2 of the 2",
+        lambda: train(theta=jnp.full(2, jnp.nan)), "ValueError", "theta", "2",
     ),
-    "smoothing of inf": (lambda: evaluate(sigma=math.inf), "ValueError", "sigma", "finite"),
+    "smoothing of inf": (lambda: evaluate(sigma=math.inf), "ValueError", "sigma", "inf"),
     "smoothing of NaN": (lambda: evaluate(sigma=math.nan), "ValueError", "sigma", "nan"),
     "2.5 episodes": (lambda: evaluate(episodes=2.5), "TypeError", "episodes", "2.5"),
     "10^9 episodes": (lambda: evaluate(episodes=2 * 10**9), "MemoryError", "episodes", "GiB"),
@@ -157,31 +151,31 @@ CASES = {
         lambda: advance("negative"), "ValueError", "FaultyPool.advance", "steps",
     ),
     "too many steps": (
-        lambda: advance("many"), "ValueError", "FaultyPool.advance", "between 0 and",
+        lambda: advance("many"), "ValueError", "FaultyPool.advance", "steps",
     ),
-    "half steps": (lambda: advance("half-steps"), "ValueError", "FaultyPool.advance", "whole"),
+    "half steps": (lambda: advance("half-steps"), "ValueError", "FaultyPool.advance", "steps"),
     "flat losses": (lambda: advance("shape"), "ValueError", "FaultyPool.advance", "(2, 3)"),
 }  # fmt: skip
 
 
 LORENZ = ["lorenz", "--set", "horizon=40", "--window", "10", "--updates", "2", "--workers", "4"]
-# Command lines, and words of the sentence that refuses them.
+# Command lines, and the culprits that the sentence which refuses them names.
 COMMANDS = [
     (["train", *LORENZ, "--seed", f"{10**30}"], "seed"),
     (["train", *LORENZ, "--updates", f"{10**30}"], "updates"),
     (["train", *LORENZ, "--workers", f"{10**30}"], "workers"),
     (["train", *LORENZ, "--workers", f"{10**9}"], "GiB"),
-    (["train", "lorenz", "--set", "horizon=-1"], "horizon must be at least 1"),
-    (["train", "lorenz", "--set", "horizon=10.5"], "horizon must be a whole number"),
-    (["train", "lorenz", "--set", "horizon=abc"], "horizon must be a whole number"),
-    (["train", "lorenz", "--set", f"horizon={10**12}"], "horizon must be at most"),
-    (["train", "lorenz", "--set", "horizon={}"], "horizon must be a whole number"),
+    (["train", "lorenz", "--set", "horizon=-1"], "horizon", "-1"),
+    (["train", "lorenz", "--set", "horizon=10.5"], "horizon", "10.5"),
+    (["train", "lorenz", "--set", "horizon=abc"], "horizon", "abc"),
+    (["train", "lorenz", "--set", f"horizon={10**12}"], "horizon", str(10**12)),
+    (["train", "lorenz", "--set", "horizon={}"], "horizon", "{}"),
     (["train", "lorenz", "--set", "horizon=" + "9" * 5000], "horizon"),
-    (["train", "lorenz", "--set", "horizon=" + "[" * 5000], "horizon must be a whole number"),
-    (["train", "lorenz", "--set", "test_episodes=0"], "test_episodes must be at least 1"),
-    (["train", "swimmer", "--policy", "mlp:0"], "the size of a layer must be at least 1"),
-    (["train", "swimmer", "--policy", "mlp:99999999999"], "at most"),
-    (["train", "swimmer", "--set", "threads=some"], "threads must be a whole number"),
+    (["train", "lorenz", "--set", "horizon=" + "[" * 5000], "horizon"),
+    (["train", "lorenz", "--set", "test_episodes=0"], "test_episodes", "0"),
+    (["train", "swimmer", "--policy", "mlp:0"], "mlp:0"),
+    (["train", "swimmer", "--policy", "mlp:99999999999"], "mlp:99999999999"),
+    (["train", "swimmer", "--set", "threads=some"], "threads", "some"),
     (["train", *LORENZ, "--checkpoint-seconds", "nan"], "checkpoint_seconds"),
     (["train", *LORENZ, "--lr", "nan"], "lr"),
     (["train", "gym:evil:Env-v0", "--sigma", "1", "--lr", "1"], "evil"),
@@ -193,9 +187,9 @@ COMMANDS = [
 
 
 def command_outcomes() -> list[tuple[int, str, str]]:
-    """The exit status, standard error and exception of each command line."""
+    """Return the exit status, standard error and exception of each command line."""
     found = []
-    for arguments, _ in COMMANDS:
+    for arguments, *_ in COMMANDS:
         result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
         kind = type(result.exception).__name__
         found.append((result.exit_code, result.stderr, kind))
@@ -203,7 +197,7 @@ def command_outcomes() -> list[tuple[int, str, str]]:
 
 
 def outcomes() -> dict[str, tuple[str, str]]:
-    """The type and the message of the error of each case."""
+    """Return the type and the message of the error of each case."""
     found = {}
     for name, (call, *_) in CASES.items():
         try:
@@ -212,7 +206,3 @@ def outcomes() -> dict[str, tuple[str, str]]:
         except Exception as error:
             found[name] = (type(error).__name__, str(error))
     return found
-
-
-if __name__ == "__main__":
-    json.dump({"calls": outcomes(), "commands": command_outcomes()}, sys.stdout)
