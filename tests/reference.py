@@ -39,7 +39,7 @@ class Trajectory:
 
 
 class Worker:
-    """alg:gpes, alg:tes and alg:fulles, which differ in `period` and `restarts`."""
+    """The pseudocode of GPES, TES and FullES, which differ in `period` and `restarts`."""
 
     def __init__(self, simulator, noise, episode_key, horizon, window, period, restarts):
         self.simulator, self.noise, self.episode_key = simulator, noise, episode_key
@@ -81,7 +81,7 @@ class Worker:
 
 
 def run(theta, workers, offsets, updates, sigma):
-    """alg:oes_training_algorithm at a fixed theta; `sigma` is a function of the update."""
+    """The training loop at a fixed theta; `sigma` is a function of the update."""
     unlock = 0
     for worker, offset in zip(workers, offsets, strict=True):
         for _ in range(offset):
@@ -95,7 +95,7 @@ def run(theta, workers, offsets, updates, sigma):
 
 
 def theorem(system, theta, period, window):
-    """Evaluate the variance of [thm:variance], term by term, with windows as the steps.
+    """Evaluate the variance of Theorem 4, term by term, with windows as the steps.
 
     A shorter last window enters with the sum of its losses, not with their mean.
     """

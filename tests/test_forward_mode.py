@@ -74,7 +74,7 @@ def test_forward_mode_is_unbiased(make, name):
 
 
 def test_variance_of_dodge_is_what_the_theorem_says_of_nres():
-    """[thm:variance] with W = 1, and K = T, where its last term is zero."""
+    """Theorem 4 with W = 1, and K = T, where its last term is zero."""
     g = np.asarray(QUADRATIC.application_gradients(POINT)).sum(axis=1)  # by loss step
     d, horizon = POINT.size, QUADRATIC.horizon
     predicted = (d + 2) / horizon * (g**2).sum() - (g.mean(axis=0) ** 2).sum()

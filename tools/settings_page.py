@@ -15,7 +15,7 @@ def settings() -> str:
             panel = declared.panel
             lines.append(f"| **{panel}** | | |")
         option = setting_option(name)
-        default = "" if option.default is None or option.default is False else f"{option.default}"
+        default = declared.default_text or ("off" if option.default is False else option.default)
         flag = option.annotation.__metadata__[0].default
         lines.append(f"| `{flag}` | {declared.help} | {default} |")
     return "\n" + "\n".join(lines) + "\n"
