@@ -2,7 +2,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The versions to install: another file, or `none` for the newest ones.
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(if $(filter none,$(CONSTRAINTS)),--upgrade,--constraint $(CONSTRAINTS))
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
@@ -11,7 +14,7 @@ SECONDS ?= 600
 
 SPELLED := src docs tests tools benchmarks examples README.md CONTRIBUTING.md CHANGELOG.md
 
-.PHONY: demo test test-slow test-all torture scripts lint format docs bench clean
+.PHONY: demo test test-slow test-all torture scripts lint format docs wheel bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
@@ -46,6 +49,13 @@ scripts: .venv/installed-test
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Build the package, check it, and use it in an empty environment without the repository.
+wheel: .venv/installed-wheel
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/check_wheel.py dist/*.whl --constraints $(CONSTRAINTS)
+
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/simulators.py
@@ -56,7 +66,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/cluster.py
 
 clean:
-	rm -rf .venv .torture site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .torture dist site .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -78,6 +88,10 @@ clean:
 
 .venv/installed-docs: .venv/installed
 	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+.venv/installed-wheel: .venv/installed
+	$(INSTALL) --editable '.[wheel]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nres import callbacks as callbacks
 from nres import noise as noise
 from nres import placement as placement
 from nres import policies as policies

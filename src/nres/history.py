@@ -5,6 +5,7 @@ import html
 import math
 import time
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,13 @@ COLUMNS = (
     "nonfinite",
 )
 
+# The columns that a history can be plotted against, and their labels.
+AXES = {
+    "update": "updates",
+    "sequential_steps": "sequential unroll steps",
+    "total_steps": "total unroll steps",
+    "seconds": "seconds of training",
+}
 
 # Training stops only after at least this many consecutive updates without a finite contribution.
 LEAST_PATIENCE = 20
@@ -79,6 +87,73 @@ class History:
         steps = f"{self.total_steps[-1]:.2e} unroll steps" if len(self.total_steps) else ""
         seconds = f"{self._seconds():.1f} s"
         return ", ".join(filter(None, [*parts, steps, seconds]))
+
+    def plot(self, axis: str = "update", *, ax: Any = None) -> Any:
+        """Draw the training loss and the evaluations with matplotlib.
+
+        Args:
+            axis: The horizontal axis: `"update"`, `"total_steps"`, `"sequential_steps"` or
+                `"seconds"`.
+            ax: The matplotlib axes to draw on; new ones by default.
+
+        Returns:
+            The matplotlib axes.
+
+        Example:
+            ```python
+            ax = result.history.plot("total_steps")
+            ax.figure.savefig("history.png")
+            ```
+        """
+        if axis not in AXES:
+            raise ValueError(f"axis must be one of {', '.join(AXES)}; got {axis!r}.")
+        if ax is None:
+            import matplotlib.pyplot as plt  # here, because it is slow to import
+
+            _, ax = plt.subplots(layout="constrained")
+        clock = getattr(self, axis)
+        ax.plot(clock, self.loss, lw=1, alpha=0.7, label="training loss")
+        # Evaluations happen between updates; the first may come before any.
+        before = np.concatenate([[self._clock_before(axis)], clock])
+        at = before[np.searchsorted(self.update, self.eval_update, side="right")]
+        for name, values in self.evals.items():
+            ax.plot(at, values, ".-", label=name)
+        shown = np.concatenate([self.loss, *self.evals.values()])
+        shown = shown[np.isfinite(shown)]
+        if shown.size and shown.min() > 0 and shown.max() > 10 * shown.min():
+            ax.set_yscale("log")
+        ax.set_xlabel(AXES[axis])
+        ax.legend()
+        return ax
+
+    def to_dataframe(self) -> Any:
+        """Return the record as a pandas DataFrame, one row per update.
+
+        The index is the number of the update. Evaluations are columns named `eval/NAME`, with NaN
+        for updates without an evaluation; row 0 is the evaluation before the first update.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install pandas.") from error
+        columns = {name: getattr(self, name) for name in COLUMNS} | self.placement
+        updates = pandas.DataFrame(columns).set_index("update")
+        evaluations = {f"eval/{name}": values for name, values in self.evals.items()}
+        return updates.join(
+            pandas.DataFrame(evaluations, index=pandas.Index(self.eval_update, name="update")),
+            how="outer",
+        )
+
+    def _clock_before(self, axis: str) -> float:
+        """Return the value of a horizontal axis before the first update of this history."""
+        if axis == "update":
+            return float(self.update[0] - 1) if len(self.update) else 0.0
+        if axis == "seconds":
+            return self.began
+        return float(getattr(self.unlock_steps, axis.removesuffix("_steps")))
 
     def __repr__(self) -> str:
         return f"History({len(self.update):,} updates, {self.summary()})"

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +24,8 @@ from nres.progress import Progress, Reporter, TrainState
 from nres.system import Theta, as_theta
 from nres.updates import Chunks, lift_update, next_size, updates_of
 from nres.workers import Steps
+
+Callback = Callable[[Progress], Any]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -63,7 +65,7 @@ def train(
     key: Array | None = None,
     eval_fn: Callable[[Theta], Any] | None = None,
     eval_every: int | None = None,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     progress: bool | Reporter = False,
     state: TrainState | None = None,
 ) -> TrainResult:
@@ -85,7 +87,8 @@ def train(
             called before the first update, every `eval_every` updates, and after the last update.
         eval_every: The number of updates between evaluations; a twentieth of `updates` by default.
         callback: A function that is called with a `Progress` about twice per second, and after the
-            evaluation before the first update. The run ends early if it returns true.
+            evaluation before the first update; or a list of such functions, for example from
+            `nres.callbacks`. The run ends early if one of them returns true.
         progress: True to display the phase, the updates, the loss and the time left; or a
             `Reporter` of your own.
         state: The `state` of an earlier result, to resume that run.
@@ -109,7 +112,8 @@ def train(
         result.theta, result.history.loss
         ```
     """
-    _check_parts(estimator, optimizer, eval_fn, callback, progress, state)
+    callbacks = _as_list(callback)
+    _check_parts(estimator, optimizer, eval_fn, callbacks, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
     update = lift_update(optimizer, theta)
     if state is not None:
@@ -151,10 +155,10 @@ def train(
             return evals
 
         def tell(progress: Progress) -> bool:
-            asked = callback is not None and bool(callback(progress))
+            answers = [bool(function(progress)) for function in callbacks]  # all are called
             if reporter is not None:
                 reporter(progress)
-            return asked
+            return any(answers)
 
         phase("updating")
         with _interruptible() as interrupted:
@@ -187,6 +191,12 @@ def train(
             signalled=signalled,
             diverged=log.diverged,
         )
+
+
+def _as_list(callback: Any) -> list[Any]:
+    if callback is None:
+        return []
+    return list(callback) if isinstance(callback, Sequence) else [callback]
 
 
 @contextlib.contextmanager
@@ -222,7 +232,7 @@ def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> N
 
 
 def _check_parts(
-    estimator: Any, optimizer: Any, eval_fn: Any, callback: Any, progress: Any, state: Any
+    estimator: Any, optimizer: Any, eval_fn: Any, callbacks: list, progress: Any, state: Any
 ) -> None:
     """Raise a `TypeError` for an argument of the wrong type, and suggest the right one."""
     if not isinstance(estimator, Estimator):
@@ -242,8 +252,8 @@ def _check_parts(
         )
     if not isinstance(progress, bool | Reporter):
         raise TypeError(f"progress must be True, False or an nres.Reporter, got {progress!r}.")
-    for name, function in [("eval_fn", eval_fn), ("callback", callback)]:
-        if function is not None and not callable(function):
+    for name, function in [("eval_fn", eval_fn), *(("callback", each) for each in callbacks)]:
+        if not (callable(function) or (name == "eval_fn" and function is None)):
             raise TypeError(f"{name} must be a function, got {type(function).__name__}.")
 
 

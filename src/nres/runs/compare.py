@@ -7,16 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nres.history import AXES
 from nres.runs.folder import Run, RunError
 from nres.runs.metrics import read_entries
-
-# The axes of a comparison: columns of the metrics, and their labels.
-AXES: Mapping[str, str] = {
-    "update": "updates",
-    "sequential_steps": "sequential unroll steps",
-    "total_steps": "total unroll steps",
-    "seconds": "seconds of training",
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nres.callbacks import TensorBoard
 from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
 from nres.progress import Progress
@@ -56,7 +57,7 @@ class MetricsWriter:
         before = read_plain(path) if path.exists() or path.is_symlink() else b""
         self._bytes, self._crc = len(before), zlib.crc32(before)
         self._file = path.open("ab")
-        self._board = None if tensorboard is None else _tensorboard(tensorboard)
+        self._board = None if tensorboard is None else TensorBoard(tensorboard)
 
     def add(self, progress: Progress) -> None:
         """Add the updates since the last call, and the evaluation after them, if there is one."""
@@ -128,23 +129,12 @@ class MetricsWriter:
         self._file.write(line)
         self._bytes, self._crc = self._bytes + len(line), zlib.crc32(line, self._crc)
         if self._board is not None:
-            for name, value in entry.items():
-                if value is not None and name != "update":
-                    self._board.add_scalar(name, value, entry["update"])
+            known = {n: v for n, v in entry.items() if v is not None and n != "update"}
+            self._board.log(known, entry["update"])
 
 
 def _named(evals: dict[str, float]) -> dict[str, float | None]:
     return {f"eval/{n}": v if math.isfinite(v) else None for n, v in evals.items()}
-
-
-def _tensorboard(folder: Path) -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise ImportError(
-            "TensorBoard files need tensorboardX: pip install 'nres[tensorboard]'."
-        ) from error
-    return SummaryWriter(str(folder))
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,275 @@
+"""Callbacks for `nres.train`: early stopping, the best parameters, and experiment trackers.
+
+A callback is any function of a `Progress`. The objects here are those that most people need.
+Pass one, or a list of them:
+
+```python
+stopping = nres.callbacks.EarlyStopping(patience=5)
+best = nres.callbacks.SaveBest("best.npz")
+nres.train(..., eval_fn=test_loss, callback=[stopping, best])
+```
+"""
+
+import abc
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nres import multihost
+from nres.checks import whole_number
+from nres.progress import Progress
+from nres.weights import save_theta
+
+
+class _Best:
+    """The best value so far of one of the numbers that `eval_fn` returns."""
+
+    def __init__(self, name: str | None, mode: str, min_delta: float = 0.0):
+        if mode not in ("min", "max"):
+            raise ValueError(f'mode must be "min" or "max", got {mode!r}.')
+        if not min_delta >= 0:
+            raise ValueError(f"min_delta must be at least zero, got {min_delta!r}.")
+        self.name, self.sign, self.min_delta = name, 1 if mode == "min" else -1, min_delta
+        self.value = math.nan
+
+    def improves(self, evals: dict[str, float]) -> bool:
+        """Take in an evaluation, and return whether it is the best so far."""
+        name = next(iter(evals)) if self.name is None else self.name
+        if name not in evals:
+            raise ValueError(f"eval_fn returns no {name!r}, but {', '.join(map(repr, evals))}.")
+        value = evals[name]
+        better = self.sign * value < self.sign * self.value - self.min_delta
+        if math.isfinite(value) and (better or math.isnan(self.value)):
+            self.value = value
+            return True
+        return False
+
+
+class EarlyStopping:
+    """Stop training when evaluations no longer improve.
+
+    Args:
+        name: The number to watch, if `eval_fn` returns a dictionary; the first one by default.
+        patience: Stop after this number of consecutive evaluations without an improvement.
+        min_delta: The smallest change that counts as an improvement.
+        mode: `"min"` if smaller values are better, `"max"` if larger ones are.
+
+    Example:
+        ```python
+        stopping = nres.callbacks.EarlyStopping(patience=5)
+        nres.train(..., eval_fn=test_loss, eval_every=100, callback=stopping)
+        ```
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        patience: int = 10,
+        min_delta: float = 0.0,
+        mode: str = "min",
+    ):
+        self.patience = whole_number("patience", patience)
+        self._best = _Best(name, mode, min_delta)
+        self._waited = 0
+
+    def __call__(self, progress: Progress) -> bool:
+        """Take in the latest evaluation, and return true if training should stop."""
+        if progress.evals:
+            self._waited = 0 if self._best.improves(progress.evals) else self._waited + 1
+        return self._waited >= self.patience
+
+
+class SaveBest:
+    """Save the parameters with the best evaluation, for `nres.load_theta`.
+
+    Args:
+        path: The `.npz` file to write. It is replaced whenever an evaluation is the best so far.
+        name: The number to watch, if `eval_fn` returns a dictionary; the first one by default.
+        mode: `"min"` if smaller values are better, `"max"` if larger ones are.
+    """
+
+    def __init__(self, path: str | Path, name: str | None = None, *, mode: str = "min"):
+        self.path = Path(path)
+        self._best = _Best(name, mode)
+
+    @property
+    def value(self) -> float:
+        """The best value so far; NaN before the first evaluation."""
+        return self._best.value
+
+    def __call__(self, progress: Progress) -> None:
+        """Save the parameters if their evaluation is the best so far."""
+        if progress.evals and self._best.improves(progress.evals):
+            theta = multihost.to_local(progress.theta)
+            if multihost.is_primary():
+                save_theta(self.path, theta, update=progress.state.update)
+
+
+class Tracker(abc.ABC):
+    """Base class of callbacks that send metrics to an experiment tracker.
+
+    At each call it sends the mean `loss` and `grad_norm` of the updates since the last call, the
+    sum of `nonfinite` and of the placement's counts, the number of steps and seconds so far, and
+    evaluations as `eval/NAME`. A subclass implements `log`. Of several processes, only the first
+    one sends.
+
+    A tracker is a context manager that closes itself. Several calls of `nres.train` may share it.
+    """
+
+    @abc.abstractmethod
+    def log(self, metrics: dict[str, float], update: int) -> None:
+        """Send metrics.
+
+        Args:
+            metrics: Finite numbers by name.
+            update: The number of updates made so far.
+        """
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Send the metrics of the updates since the last call."""
+        if not multihost.is_primary():
+            return
+        state, rows = progress.state, progress.rows
+        metrics = {
+            "total_steps": float(state.steps.total),
+            "sequential_steps": float(state.steps.sequential),
+            "seconds": state.seconds,
+        }
+        for name, column in rows.items():
+            if name in ("update", *metrics) or not len(column):
+                continue
+            finite = column[np.isfinite(column)]
+            is_mean = name in ("loss", "grad_norm")
+            metrics[name] = float(finite.mean() if is_mean and finite.size else finite.sum())
+            if is_mean and not finite.size:
+                del metrics[name]
+        metrics |= {f"eval/{name}": value for name, value in (progress.evals or {}).items()}
+        self.log({n: value for n, value in metrics.items() if math.isfinite(value)}, state.update)
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class TensorBoard(Tracker):
+    """Tracker that writes TensorBoard event files; needs `pip install 'nres[tensorboard]'`.
+
+    Args:
+        folder: The folder for the files.
+
+    Example:
+        ```python
+        with nres.callbacks.TensorBoard("logs") as board:
+            nres.train(..., callback=board)
+        ```
+    """
+
+    def __init__(self, folder: str | Path):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise _missing("TensorBoard files", "tensorboardX", "tensorboard") from error
+        self._writer = SummaryWriter(str(folder))
+
+    def log(self, metrics: dict[str, float], update: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB(Tracker):
+    """Tracker that sends metrics to Weights & Biases; needs `pip install 'nres[wandb]'`.
+
+    Args:
+        project: The name of the project.
+        options: Other arguments of `wandb.init`, for example `config` or `mode="offline"`.
+
+    Example:
+        ```python
+        with nres.callbacks.WandB("lorenz", config={"sigma": 0.04}) as tracker:
+            nres.train(..., callback=tracker)
+        ```
+    """
+
+    def __init__(self, project: str | None = None, **options: Any):
+        try:
+            import wandb
+        except ImportError as error:
+            raise _missing("Weights & Biases", "wandb", "wandb") from error
+        self.run = wandb.init(project=project, **options) if multihost.is_primary() else None
+
+    def log(self, metrics: dict[str, float], update: int) -> None:
+        if self.run is not None:
+            self.run.log(metrics, step=update, commit=True)
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.finish()
+
+
+class MLflow(Tracker):
+    """Tracker that sends metrics to MLflow; needs `pip install 'nres[mlflow]'`.
+
+    Args:
+        experiment: The name of the experiment; MLflow's default if it is not given.
+        tracking_uri: The address of the tracking server, or a database such as
+            `sqlite:///mlflow.db`; MLflow's default if it is not given.
+        run_name: The name of the run.
+        params: Parameters to store with the run, for example hyperparameters.
+
+    Example:
+        ```python
+        with nres.callbacks.MLflow("lorenz", params={"sigma": 0.04}) as tracker:
+            nres.train(..., callback=tracker)
+        ```
+    """
+
+    def __init__(
+        self,
+        experiment: str | None = None,
+        *,
+        tracking_uri: str | None = None,
+        run_name: str | None = None,
+        params: dict[str, Any] | None = None,
+    ):
+        try:
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise _missing("MLflow", "mlflow", "mlflow") from error
+        # A client of its own, because `mlflow.start_run` would change the user's active run.
+        self._client: Any = None
+        if not multihost.is_primary():
+            return
+        self._client = MlflowClient(tracking_uri)
+        name = experiment or "Default"
+        found = self._client.get_experiment_by_name(name)
+        number = self._client.create_experiment(name) if found is None else found.experiment_id
+        self.run_id = self._client.create_run(number, run_name=run_name).info.run_id
+        for key, value in (params or {}).items():
+            self._client.log_param(self.run_id, key, value)
+
+    def log(self, metrics: dict[str, float], update: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        rows = [Metric(name, value, now, update) for name, value in metrics.items()]
+        self._client.log_batch(self.run_id, metrics=rows)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.set_terminated(self.run_id)
+
+
+def _missing(what: str, package: str, extra: str) -> ImportError:
+    return ImportError(f"{what} need {package}: pip install 'nres[{extra}]'.")
