@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import nres
 from nres import runs
 from nres.cli import app
-from nres.estimators.base import starting_points
+from nres.estimators.base import blank_state, starting_points
 
 ROOT = Path(__file__).parents[1]
 # A system in a file of the user's own, with settings for a run of a fraction of a second.
@@ -199,7 +199,10 @@ def state_at_step_0(estimator, theta, key):
     `init` moves workers apart, in a program that takes longer to compile than the estimate. Tests
     that do not depend on the starting points use this instead.
     """
-    return starting_points(estimator, estimator.check(theta), key)[0]
+    theta = estimator.check(theta)
+    if isinstance(estimator.placement, nres.placement.Local):
+        return blank_state(estimator, theta, key)
+    return starting_points(estimator, theta, key)[0]  # compiled, and so laid out over the devices
 
 
 def gradients(estimator, theta, updates):

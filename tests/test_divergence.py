@@ -128,5 +128,5 @@ def test_a_sigma_that_multiplies_the_loss_is_reported(tmp_path):
         assert result.exit_code == 0, result.output
         assert "training loss (with noise): " in result.output
         assert "loss (without noise): " in result.output
-        assert (f"sigma = {sigma} the loss is" in result.output) == told
-        assert (f"sigma = {sigma} the loss is" in invoke("show", out).output) == told
+        assert (f"sigma = {sigma} makes the loss" in result.output) == told
+        assert (f"sigma = {sigma} makes the loss" in invoke("show", out).output) == told

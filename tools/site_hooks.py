@@ -29,6 +29,7 @@ DOCS = ROOT / "docs"
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 MODULES = [
     "nres",
+    "nres.callbacks",
     "nres.systems",
     "nres.systems.learned_optimizer",
     "nres.pools",
