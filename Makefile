@@ -15,7 +15,7 @@ PYTEST := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache \
 # The number of seconds that `make torture` attacks for.
 SECONDS ?= 600
 
-SPELLED := src docs tests tools benchmarks examples README.md CONTRIBUTING.md CHANGELOG.md
+SPELLED := src docs tests tools benchmarks examples .github $(wildcard *.md)
 
 .PHONY: demo test test-slow test-all torture scripts lint format docs wheel bench clean
 

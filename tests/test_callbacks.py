@@ -76,8 +76,8 @@ class Recorder(nres.callbacks.Tracker):
     def log(self, metrics, update):
         self.rows.append((update, metrics))
 
-    def close(self):
-        self.closed = True
+    def close(self, failed=False):
+        self.closed = "failed" if failed else "finished"
 
 
 def test_trackers_receive_means_sums_and_evaluations():
@@ -85,13 +85,34 @@ def test_trackers_receive_means_sums_and_evaluations():
         result = train(tracker, updates=3, eval_fn=lambda theta: {"x": 1.5, "y": math.inf})
     history, updates = result.history, [update for update, _ in tracker.rows]
     assert updates == [0, 1, 2, 3]
-    assert tracker.closed
+    assert tracker.closed == "finished"
     last = tracker.rows[-1][1]
     assert last["loss"] == pytest.approx(history.loss[-1])
     assert last["grad_norm"] == pytest.approx(history.grad_norm[-1])
     assert (last["total_steps"], last["nonfinite"]) == (history.total_steps[-1], 0)
     assert last["eval/x"] == 1.5
     assert "eval/y" not in last  # trackers refuse infinities
+
+
+def test_trackers_hear_of_failures():
+    with pytest.raises(ZeroDivisionError), Recorder() as tracker:
+        train([tracker, lambda progress: 1 / 0], updates=1)
+    assert tracker.closed == "failed"
+
+
+def test_a_callback_may_stop_before_the_first_update():
+    assert train(lambda progress: True, eval_fn=lambda theta: 1.0).state.update == 0
+
+
+def test_stopping_watches_every_run_anew():
+    stopping = nres.callbacks.EarlyStopping(patience=2)
+    for _ in range(2):
+        assert train(stopping, eval_fn=lambda theta: 1.0).state.update == 2
+
+
+def test_nothing_to_watch_is_reported():
+    with pytest.warns(UserWarning, match="eval_fn"):
+        train(nres.callbacks.EarlyStopping(), updates=1)
 
 
 def test_tensorboard(tmp_path):
@@ -106,7 +127,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    with nres.callbacks.WandB("test", dir=tmp_path, config={"sigma": 0.1}) as tracker:
+    with nres.callbacks.WandB("test", config={"sigma": 0.1}, init={"dir": tmp_path}) as tracker:
         result = train(tracker, updates=2, eval_fn=lambda theta: 3.0)
         summary = dict(tracker.run.summary)
     assert summary["loss"] == pytest.approx(result.history.loss[-1])
@@ -116,11 +137,10 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow_on_files(tmp_path, monkeypatch):
+def test_mlflow_in_a_database(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
-    uri = (tmp_path / "mlruns").as_uri()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with nres.callbacks.MLflow("test", tracking_uri=uri, params={"sigma": 0.1}) as tracker:
         result = train(tracker, updates=2, eval_fn=lambda theta: 3.0)
     run = tracker._client.get_run(tracker.run_id)
@@ -137,6 +157,7 @@ def test_mlflow_on_files(tmp_path, monkeypatch):
         (lambda: nres.callbacks.EarlyStopping(patience=0), "patience"),
         (lambda: nres.callbacks.EarlyStopping(min_delta=-1.0), "min_delta"),
         (lambda: nres.callbacks.SaveBest("x.npz", mode="least"), "mode"),
+        (lambda: nres.callbacks.SaveBest("x.json"), "x.json"),
         (lambda: train(nres.callbacks.EarlyStopping("y"), eval_fn=lambda t: {"x": 1.0}), "'y'"),
     ],
 )

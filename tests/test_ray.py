@@ -23,7 +23,7 @@ import nres
 from helpers import Spiral, as_users_run, raises_naming, spiral_theta
 from nres import runs
 from nres.cli import app
-from nres.estimators.base import gathered
+from nres.estimators.base import gather_state
 from nres.placement import Ray
 from nres.pools import MujocoPool, PoolError
 from table import ESTIMATORS, LAWS
@@ -185,7 +185,7 @@ def test_states_go_from_actors_to_a_checkpoint_and_on_to_others(swimmers):
     alone, placed = estimates(make(swimmer()), THETA, 5), swimmers(make)
     state = estimates(placed, THETA, 3)[-1].state
     os.kill(process_of(placed.placement.crew.actors[2]), 9)  # what is lost is made anew
-    saved = gathered(placed, THETA, state)
+    saved = gather_state(placed, THETA, state)
     expected = jax.tree.leaves(alone[2].state.carry)
     for leaf, other in zip(jax.tree.leaves(saved.carry), expected, strict=True):
         assert leaf.shape == other.shape
@@ -202,7 +202,7 @@ def test_keys_in_states_are_gathered(spirals):
     make, theta = ESTIMATORS["NRES"], spiral_theta()
     alone, placed = make(Spiral()), spirals(make)
     (one,), (other,) = (estimates(e, theta, 1) for e in (alone, placed))
-    keys = gathered(placed, theta, other.state).carry.pool.state["key"]
+    keys = gather_state(placed, theta, other.state).carry.pool.state["key"]
     assert (keys == one.state.carry.pool.state["key"]).all()
 
 
@@ -246,7 +246,7 @@ def test_stragglers_are_waited_for_unless_staleness_is_allowed(cluster, closing)
         last.info.contribution_norm[2:], second.info.contribution_norm[2:], rtol=1e-4
     )
     assert last.state.workers.start[2:].tolist() == second.state.workers.start[2:].tolist()
-    carry = gathered(estimator, THETA, found[-1].state).carry  # before what is late
+    carry = gather_state(estimator, THETA, found[-1].state).carry  # before what is late
     assert carry.pool["rows"].shape[:2] == (2, 4)
     assert carry.noise.score.shape == (4, *THETA.shape)
 
@@ -375,7 +375,7 @@ def test_bad_settings_and_pools_are_refused(cluster, swimmers, closing):
         make(swimmer(), placement=swimmers(make).placement)
     placed = swimmers(make)
     state = placed.init(THETA, KEY)
-    odd = nres.Carry(gathered(placed, THETA, state).carry.noise, {"x": np.zeros(3)})
+    odd = nres.Carry(gather_state(placed, THETA, state).carry.noise, {"x": np.zeros(3)})
     with raises_naming(PoolError, "(members, workers)"):
         placed.estimate(THETA, eqx.tree_at(lambda s: s.carry, state, odd))
 

@@ -38,8 +38,6 @@ def bouncer(panel: Axes, names: Names) -> None:
     estimator = nres.NRES(system, workers=100, window=30, sigma=0.1)
     start = system.initial_theta(key)
     result = nres.train(estimator, optax.adam(0.03), start, updates=300, key=key)
-    losses = [nres.evaluate(system, theta, key).loss for theta in (start, result.theta)]
-    sys.stdout.write(f"loss {losses[0]:.2f} -> {losses[1]:.2f}\n")
     for theta, colour, label in ((start, BEFORE, "before"), (result.theta, AFTER, "after")):
         path = np.stack([state[0] for state in states(system, theta, key)])
         panel.plot(path[:, 0], path[:, 1], color=colour, label=label)
@@ -182,13 +180,12 @@ def run(name: str) -> None:
     outputs = []
     figure, panel = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
     code = cells(name)
-    for i, cell in enumerate(code):
+    for cell in code:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(cell, name, "exec"), names)
-            if i == len(code) - 1:
-                DRAWINGS[name](panel, names)
         outputs.append(printed.getvalue())
+    DRAWINGS[name](panel, names)
     panel.grid(alpha=0.3)
     if panel.get_legend_handles_labels()[0]:
         panel.legend(frameon=False, fontsize="small")

@@ -190,10 +190,11 @@ def learned() -> str:
     best = min(row["value"] for row in evals)
     exact = [row["eval/loss"] for row in read("single/metrics.jsonl") if "eval/loss" in row]
     return (
-        f"from {evals[0]['value']:.0f}, below guessing (ln 10) within {first['update']:,} "
-        f"updates, to {evals[-1]['value']:.3f} (at best {best:.3f}) after "
-        f"{evals[-1]['update']:,}, in {evals[-1]['seconds']:.0f} seconds of updates on an H200; "
-        f"without TF32 to {exact[-1]:.3f} (at best {min(exact):.3f})"
+        f"fell from {evals[0]['value']:.0f} to {evals[-1]['value']:.3f} (best: {best:.3f}) in "
+        f"{evals[-1]['update']:,} updates, which took {evals[-1]['seconds']:.0f} seconds on an "
+        f"H200. After {first['update']:,} updates it was below the loss of guessing, ln 10. With "
+        "full precision instead of TF32 (`JAX_DEFAULT_MATMUL_PRECISION=highest`) it ended at "
+        f"{exact[-1]:.3f}"
     )
 
 
@@ -235,7 +236,10 @@ def demo() -> str:
 
 def variance_periods() -> str:
     sentences = []
-    for system, name in (("learned-optimizer", "variance-K"), ("lorenz", "variance-lorenz-K")):
+    for system, name in (
+        ("the learned optimizer", "variance-K"),
+        ("Lorenz", "variance-lorenz-K"),
+    ):
         tables = [c["rows"] for c in load(f"{name}/measured.json")["checkpoints"]]
         least = sum(min(t, key=lambda r: r["variance"])["method"] == "NRES" for t in tables)
         ratios = [
@@ -244,8 +248,8 @@ def variance_periods() -> str:
             for t in tables
         ]
         sentences.append(
-            f"on {system} NRES has the least variance at {least} of {len(tables)} checkpoints, and "
-            f"PES {min(ratios):.0f} to {max(ratios):.0f} times as much"
+            f"on {system}, NRES has the least variance at {least} of {len(tables)} checkpoints, "
+            f"and PES has {min(ratios):.0f} to {max(ratios):.0f} times as much"
         )
     return "; ".join(sentences)
 
@@ -290,8 +294,8 @@ def theory() -> str:
         good = max(s for s, ratio in ratios.items() if 0.8 < ratio < 1.25)
         last = min(ratios, key=lambda s: abs(s - 0.04))
         parts.append(
-            f"{name}, derivatives predict the variance up to a sigma of about {good:.0e} and "
-            f"{ratios[last]:.1e} times too much at {last:.2g}"
+            f"{name}, the prediction from derivatives is correct up to σ ≈ {good:.0e}, and "
+            f"{ratios[last]:,.0f} times too large at σ = {last:.2g}"
         )
     return "; ".join(parts)
 

@@ -26,11 +26,12 @@ class Counts(NamedTuple):
     fails: int
 
     def told(self) -> str:
-        """Return the number of figures and tables by verdict, in words."""
+        """Return the number of experiments by verdict, in words."""
         parts = [f"{self.yes} are reproduced in full", f"{self.part} in part"]
         parts += [f"{self.no} not at all"] if self.no else []
         *most, last = parts
-        return f"{self.figures} figures and tables, {', '.join(most)} and {last}"
+        told = f"{', '.join(most)} and {last}"
+        return f"{self.figures} experiments of the paper that we repeated, {told}"
 
 
 def counts() -> Counts:
@@ -55,7 +56,7 @@ def summary() -> str:
     found = counts()
     lines = [
         f"\nWe checked {found.statements} statements of the paper: {found.holds} hold, "
-        f"{found.weaker} come out weaker, and {found.fails} fail. Of the paper's {found.told()}.",
+        f"{found.weaker} come out weaker, and {found.fails} fail. Of the {found.told()}.",
     ]
     headings = {
         "yes": "**Reproduced.** Every statement about these figures holds:",

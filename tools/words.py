@@ -23,7 +23,7 @@ from urllib.parse import unquote
 ROOT = Path(__file__).parent.parent
 CODE = ("src", "benchmarks", "tools", "examples")
 TEXTS = (*CODE, "tests", "docs", "results")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
+PAGES = ("*.md", "docs/**/*.md", ".github/**/*.md")
 # These two files name the phrases that no other file may contain.
 EXEMPT = ("tools/words.py", "tests/test_words.py")
 
@@ -175,9 +175,10 @@ def main() -> int:
 
     command = typer.main.get_command(app)
     mistakes = [*docstrings(ROOT), *help_texts(ROOT, command), *links(ROOT), *phrases(ROOT)]
-    for mistake in sorted(set(mistakes)):
+    different = sorted(set(mistakes))
+    for mistake in different:
         sys.stdout.write(f"{mistake}\n")
-    sys.stdout.write(f"{len(mistakes)} mistakes in texts.\n" if mistakes else "")
+    sys.stdout.write(f"{len(different)} mistakes in texts.\n" if mistakes else "")
     return int(bool(mistakes))
 
 

@@ -13,6 +13,8 @@ nres.train(..., eval_fn=test_loss, callback=[stopping, best])
 import abc
 import math
 import time
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +35,32 @@ class _Best:
         if not min_delta >= 0:
             raise ValueError(f"min_delta must be at least zero, got {min_delta!r}.")
         self.name, self.sign, self.min_delta = name, 1 if mode == "min" else -1, min_delta
-        self.value = math.nan
+        self.value, self.waited = math.nan, 0
 
-    def improves(self, evals: dict[str, float]) -> bool:
-        """Take in an evaluation, and return whether it is the best so far."""
+    def improves(self, progress: Progress) -> bool:
+        """Take in an evaluation, if there is one, and return whether it is the best so far."""
+        if progress.state.update == 0:  # another run may have been watched before
+            self.value, self.waited = math.nan, 0
+        if not progress.evals:
+            if progress.state.update == progress.updates and math.isnan(self.value):
+                warnings.warn("no evaluation to watch: give train an eval_fn.", stacklevel=4)
+            return False
+        evals = progress.evals
         name = next(iter(evals)) if self.name is None else self.name
         if name not in evals:
             raise ValueError(f"eval_fn returns no {name!r}, but {', '.join(map(repr, evals))}.")
         value = evals[name]
         better = self.sign * value < self.sign * self.value - self.min_delta
+        self.waited += 1
         if math.isfinite(value) and (better or math.isnan(self.value)):
-            self.value = value
-            return True
-        return False
+            self.value, self.waited = value, 0
+        return self.waited == 0
 
 
 class EarlyStopping:
     """Stop training when evaluations no longer improve.
+
+    Training must have an `eval_fn`. Every run that starts at update 0 is watched anew.
 
     Args:
         name: The number to watch, if `eval_fn` returns a dictionary; the first one by default.
@@ -74,17 +85,18 @@ class EarlyStopping:
     ):
         self.patience = whole_number("patience", patience)
         self._best = _Best(name, mode, min_delta)
-        self._waited = 0
 
     def __call__(self, progress: Progress) -> bool:
         """Take in the latest evaluation, and return true if training should stop."""
-        if progress.evals:
-            self._waited = 0 if self._best.improves(progress.evals) else self._waited + 1
-        return self._waited >= self.patience
+        self._best.improves(progress)
+        return self._best.waited >= self.patience
 
 
 class SaveBest:
     """Save the parameters with the best evaluation, for `nres.load_theta`.
+
+    Training must have an `eval_fn`. The first evaluation of every run that starts at update 0, and
+    of every new object, replaces the file.
 
     Args:
         path: The `.npz` file to write. It is replaced whenever an evaluation is the best so far.
@@ -94,6 +106,8 @@ class SaveBest:
 
     def __init__(self, path: str | Path, name: str | None = None, *, mode: str = "min"):
         self.path = Path(path)
+        if self.path.suffix != ".npz":
+            raise ValueError(f"path must end in .npz, got {self.path}.")
         self._best = _Best(name, mode)
 
     @property
@@ -103,7 +117,7 @@ class SaveBest:
 
     def __call__(self, progress: Progress) -> None:
         """Save the parameters if their evaluation is the best so far."""
-        if progress.evals and self._best.improves(progress.evals):
+        if self._best.improves(progress):
             theta = multihost.to_local(progress.theta)
             if multihost.is_primary():
                 save_theta(self.path, theta, update=progress.state.update)
@@ -117,11 +131,12 @@ class Tracker(abc.ABC):
     evaluations as `eval/NAME`. A subclass implements `log`. Of several processes, only the first
     one sends.
 
-    A tracker is a context manager that closes itself. Several calls of `nres.train` may share it.
+    Use a tracker as a context manager, which closes it at the end, and marks the run as failed
+    after an error. A run and its continuation may share a tracker.
     """
 
     @abc.abstractmethod
-    def log(self, metrics: dict[str, float], update: int) -> None:
+    def log(self, metrics: Mapping[str, float | int], update: int) -> None:
         """Send metrics.
 
         Args:
@@ -129,35 +144,38 @@ class Tracker(abc.ABC):
             update: The number of updates made so far.
         """
 
-    def close(self) -> None:
-        """Send what is left, and end."""
+    def close(self, failed: bool = False) -> None:
+        """Send what is left, and end.
+
+        Args:
+            failed: True if training raised an error.
+        """
 
     def __call__(self, progress: Progress) -> None:
         """Send the metrics of the updates since the last call."""
         if not multihost.is_primary():
             return
-        state, rows = progress.state, progress.rows
+        state = progress.state
         metrics = {
             "total_steps": float(state.steps.total),
             "sequential_steps": float(state.steps.sequential),
             "seconds": state.seconds,
         }
-        for name, column in rows.items():
-            if name in ("update", *metrics) or not len(column):
+        for name, column in progress.rows.items():
+            if name in ("update", *metrics):
                 continue
             finite = column[np.isfinite(column)]
-            is_mean = name in ("loss", "grad_norm")
-            metrics[name] = float(finite.mean() if is_mean and finite.size else finite.sum())
-            if is_mean and not finite.size:
-                del metrics[name]
+            if finite.size:
+                summary = np.mean if name in ("loss", "grad_norm") else np.sum
+                metrics[name] = float(summary(finite))
         metrics |= {f"eval/{name}": value for name, value in (progress.evals or {}).items()}
         self.log({n: value for n, value in metrics.items() if math.isfinite(value)}, state.update)
 
-    def __enter__(self) -> "Tracker":
+    def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.close(failed=kind is not None)
 
 
 class TensorBoard(Tracker):
@@ -178,14 +196,17 @@ class TensorBoard(Tracker):
             from tensorboardX import SummaryWriter
         except ImportError as error:
             raise _missing("TensorBoard files", "tensorboardX", "tensorboard") from error
-        self._writer = SummaryWriter(str(folder))
+        self._writer: Any = None
+        if multihost.is_primary():
+            self._writer = SummaryWriter(str(folder))
 
-    def log(self, metrics: dict[str, float], update: int) -> None:
+    def log(self, metrics: Mapping[str, float | int], update: int) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, update)
 
-    def close(self) -> None:
-        self._writer.close()
+    def close(self, failed: bool = False) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandB(Tracker):
@@ -193,7 +214,8 @@ class WandB(Tracker):
 
     Args:
         project: The name of the project.
-        options: Other arguments of `wandb.init`, for example `config` or `mode="offline"`.
+        config: The settings of the run, to show and compare.
+        init: Other arguments of `wandb.init`, for example `{"mode": "offline"}`.
 
     Example:
         ```python
@@ -202,20 +224,27 @@ class WandB(Tracker):
         ```
     """
 
-    def __init__(self, project: str | None = None, **options: Any):
+    def __init__(
+        self,
+        project: str | None = None,
+        *,
+        config: dict[str, Any] | None = None,
+        init: dict[str, Any] | None = None,
+    ):
         try:
             import wandb
         except ImportError as error:
             raise _missing("Weights & Biases", "wandb", "wandb") from error
-        self.run = wandb.init(project=project, **options) if multihost.is_primary() else None
+        self.run: Any = None
+        if multihost.is_primary():
+            self.run = wandb.init(project=project, config=config, **(init or {}))
 
-    def log(self, metrics: dict[str, float], update: int) -> None:
-        if self.run is not None:
-            self.run.log(metrics, step=update, commit=True)
+    def log(self, metrics: Mapping[str, float | int], update: int) -> None:
+        self.run.log(metrics, step=update, commit=True)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         if self.run is not None:
-            self.run.finish()
+            self.run.finish(exit_code=int(failed))
 
 
 class MLflow(Tracker):
@@ -259,17 +288,17 @@ class MLflow(Tracker):
         for key, value in (params or {}).items():
             self._client.log_param(self.run_id, key, value)
 
-    def log(self, metrics: dict[str, float], update: int) -> None:
+    def log(self, metrics: Mapping[str, float | int], update: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         rows = [Metric(name, value, now, update) for name, value in metrics.items()]
         self._client.log_batch(self.run_id, metrics=rows)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         if self._client is not None:
-            self._client.set_terminated(self.run_id)
+            self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
 
 
 def _missing(what: str, package: str, extra: str) -> ImportError:
-    return ImportError(f"{what} need {package}: pip install 'nres[{extra}]'.")
+    return ImportError(f"{package} is missing, for {what}: pip install 'nres[{extra}]'.")

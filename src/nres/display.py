@@ -4,6 +4,7 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
@@ -78,8 +79,8 @@ class Display:
 
     def __call__(self, progress: TrainProgress) -> None:
         state, loss = progress.state, progress.rows["loss"]
-        if len(loss):
-            self.best = min(self.best, float(loss.min()))
+        if np.isfinite(loss).any():
+            self.best = min(self.best, float(loss[np.isfinite(loss)].min()))
         now = time.monotonic()
         over = state.update == progress.updates
         redraws = self.is_bar or self.console.is_jupyter

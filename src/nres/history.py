@@ -120,7 +120,7 @@ class History:
             ax.plot(at, values, ".-", label=name)
         shown = np.concatenate([self.loss, *self.evals.values()])
         shown = shown[np.isfinite(shown)]
-        if shown.size and shown.min() > 0 and shown.max() > 10 * shown.min():
+        if shown.size and shown.min() > 0 and shown.max() >= 10 * shown.min():
             ax.set_yscale("log")
         ax.set_xlabel(AXES[axis])
         ax.legend()
@@ -130,7 +130,8 @@ class History:
         """Return the record as a pandas DataFrame, one row per update.
 
         The index is the number of the update. Evaluations are columns named `eval/NAME`, with NaN
-        for updates without an evaluation; row 0 is the evaluation before the first update.
+        for updates without an evaluation. Row 0 is the evaluation before the first update; if there
+        is one, counts are floating-point numbers, because row 0 has none.
 
         Raises:
             ImportError: If pandas is not installed.
@@ -138,7 +139,7 @@ class History:
         try:
             import pandas
         except ImportError as error:
-            raise ImportError("to_dataframe needs pandas: pip install pandas.") from error
+            raise ImportError("to_dataframe needs pandas: pip install 'nres[pandas]'.") from error
         columns = {name: getattr(self, name) for name in COLUMNS} | self.placement
         updates = pandas.DataFrame(columns).set_index("update")
         evaluations = {f"eval/{name}": values for name, values in self.evals.items()}

@@ -112,7 +112,7 @@ def train(
         result.theta, result.history.loss
         ```
     """
-    callbacks = _as_list(callback)
+    callbacks = callback_list(callback)
     _check_parts(estimator, optimizer, eval_fn, callbacks, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
     update = lift_update(optimizer, theta)
@@ -164,7 +164,8 @@ def train(
         with _interruptible() as interrupted:
             stop = False
             if eval_fn is not None and state.update == 0:
-                tell(Progress(position[0], state, last, log.nothing(), evaluate(position[0])))
+                nothing = log.nothing()
+                stop = tell(Progress(position[0], state, last, nothing, evaluate(position[0])))
             while state.update < last and not log.diverged:
                 # The clocks of the processes differ, and a signal reaches only one of them.
                 size, stop = multihost.agree_on(size, stop or interrupted())
@@ -193,7 +194,8 @@ def train(
         )
 
 
-def _as_list(callback: Any) -> list[Any]:
+def callback_list(callback: Any) -> list[Any]:
+    """Return the callbacks as a list: `None`, one function, or several."""
     if callback is None:
         return []
     return list(callback) if isinstance(callback, Sequence) else [callback]

@@ -12,24 +12,16 @@ import typer
 
 import nres
 from nres.caching import cache_compilations
-from nres.cli.compare import compare
+from nres.cli import compare, data, demo, export, inspect, render, report, train, variance
 from nres.cli.console import plain as plain
 from nres.cli.console import say as say_line
-from nres.cli.data import data
-from nres.cli.demo import demo
 from nres.cli.errors import TOLD as TOLD
 from nres.cli.errors import explained as explained
 from nres.cli.errors import tell as tell
-from nres.cli.export import export
 from nres.cli.extensions import Commands
 from nres.cli.help import CONTEXT, Command
-from nres.cli.inspect import evaluate, list_known, plot, show
-from nres.cli.render import render
-from nres.cli.report import report
 from nres.cli.train import Quiet as Quiet
 from nres.cli.train import finished as finished
-from nres.cli.train import resume, train
-from nres.cli.variance import advise, variance
 from nres.runs.names import unknown as unknown
 
 __all__ = [
@@ -85,17 +77,17 @@ def everywhere(
 
 
 COMMANDS = {
-    "Get started": {"demo": demo, "list": list_known, "data": data},
-    "Train": {"train": train, "resume": resume, "compare": compare},
+    "Get started": {"demo": demo.demo, "list": inspect.list_known, "data": data.data},
+    "Train": {"train": train.train, "resume": train.resume, "compare": compare.compare},
     "Inspect runs": {
-        "show": show,
-        "evaluate": evaluate,
-        "plot": plot,
-        "report": report,
-        "render": render,
-        "export": export,
+        "show": inspect.show,
+        "evaluate": inspect.evaluate,
+        "plot": inspect.plot,
+        "report": report.report,
+        "render": render.render,
+        "export": export.export,
     },
-    "Choose a method": {"advise": advise, "variance": variance},
+    "Choose a method": {"advise": variance.advise, "variance": variance.variance},
 }
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():

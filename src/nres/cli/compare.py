@@ -63,7 +63,7 @@ def compare(
     budget_steps: Annotated[
         float | None,
         typer.Option(
-            help="Stop each run after this many unroll steps instead, for example 1e8.",
+            help="Stop each run after N unroll steps, for example 1e8, instead of after --updates.",
             metavar="STEPS",
             rich_help_panel=DECLARATIONS["budget_seconds"].panel,
             show_default="no limit",
@@ -234,7 +234,7 @@ def _times(summary: dict[str, Any]) -> Table:
     measured = summary["measured"].replace("_", " ")
     reference = DISPLAY_NAMES[summary["reference"]]
     table = compact_table(
-        f"\nCost until the {measured} first is {summary['level']:.4g} (relative to {reference})",
+        f"\nCost to reach a {measured} of {summary['level']:.4g} (relative to {reference})",
         "method", "updates", "sequential steps", "total steps", "seconds",
     )  # fmt: skip
     for row in summary["methods"]:

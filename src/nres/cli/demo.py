@@ -45,9 +45,9 @@ def demo(
         raise typer.BadParameter(f"--out needs a folder to write to: {error}") from error
     console = Console()
     console.print(
-        "Each method recovers the two parameters of a chaotic system from one coordinate over 2000 "
-        "steps, with the hyperparameters of the paper. Compilation takes a few seconds per "
-        "method.\n"
+        "Each method tries to recover the two parameters of a chaotic system from one coordinate "
+        "over 2000 steps, with the hyperparameters of the paper. Compilation takes a few seconds "
+        "per method.\n"
     )
     system, results = SYSTEMS["lorenz"].make(), {}
     for method in SYSTEMS["lorenz"].presets:

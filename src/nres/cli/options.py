@@ -61,7 +61,8 @@ Method = Annotated[
 RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
 RunFolders = Annotated[list[Path], typer.Argument(help="The folders of runs.", metavar="RUN")]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Print only errors.", rich_help_panel=EVERYDAY)
+    bool,
+    typer.Option("--quiet", help="Print only errors and interruptions.", rich_help_panel=EVERYDAY),
 ]
 Seed = Annotated[
     int,

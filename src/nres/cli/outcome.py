@@ -91,7 +91,7 @@ def large_noise(run: Run) -> list[str]:
     times = f"{ratio:.3g} times as large" if math.isfinite(ratio) else "much larger"
     return [
         f"Note: noise with sigma = {run.settings.sigma} makes the loss {times}: {with_noise:.4g} "
-        f"instead of {without:.4g}. Training minimizes the loss with noise; reduce sigma to bring "
+        f"instead of {without:.4g}. Training minimises the loss with noise; reduce sigma to bring "
         "the two closer."
     ]
 

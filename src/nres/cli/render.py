@@ -8,8 +8,7 @@ import typer
 from nres.cli.console import say
 from nres.cli.errors import explained
 from nres.cli.options import Best, RunFolder, Seed, TrustCode, whole
-from nres.pools import MujocoPool
-from nres.pools.mujoco.render import choose_backend, film, save
+from nres.pools.mujoco.render import choose_backend, save
 from nres.runs import Run, RunError, SettingsError
 from nres.runs.settings import EVERYDAY
 
@@ -52,12 +51,9 @@ def render(
     out = out or opened.path / "policy.gif"
     if out.suffix not in (".gif", ".png"):
         raise SettingsError(f"--out must end in .gif or .png, got {out}.")
-    pool = opened.components.system
-    if not isinstance(pool, MujocoPool):
-        raise RunError(
-            f"{run} cannot be filmed: its system, {opened.settings.system}, is not a MuJoCo task."
-        )
-    frames = film(pool, opened.theta(best=best), seed, steps=steps, every=every)
-    seconds = pool.task.frame_skip * pool.model.opt.timestep * every
+    film = opened.components.estimator.pool.film
+    if film is None:
+        raise RunError(f"{run} cannot be filmed: {opened.settings.system} cannot be drawn.")
+    frames, seconds = film(opened.theta(best=best), seed, steps=steps, every=every)
     save(frames, out, milliseconds=round(1000 * seconds))
     say(f"{len(frames)} frames: {out}")

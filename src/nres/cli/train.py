@@ -109,7 +109,9 @@ def resume(
     tensorboard: Tensorboard = False,
     quiet: Quiet = False,
 ) -> None:
-    """Resume a run that was interrupted or killed; the result is exactly the same.
+    """Resume a run that was interrupted or killed.
+
+    The result is exactly the same as without the interruption.
 
     Use --devices or --ray to resume it on other devices or machines, and --ray none to bring it
     back from a Ray cluster.

@@ -6,7 +6,7 @@ from nres.data.datasets import FASHION_MNIST as FASHION_MNIST
 from nres.data.datasets import DataError as DataError
 from nres.data.datasets import Dataset as Dataset
 from nres.data.datasets import places as places
-from nres.data.download import download as download
+from nres.data.fetching import download as download
 from nres.data.read import Images as Images
 from nres.data.read import cifar10 as cifar10
 from nres.data.read import fashion_mnist as fashion_mnist

@@ -204,7 +204,7 @@ class Estimator(eqx.Module):
         Args:
             theta: The parameters, a pytree of floating-point arrays.
             key: A JAX random key, which determines all randomness of the run.
-            update: The number of updates already made, from which a schedule of sigma goes on.
+            update: The number of updates already made, at which a schedule of sigma continues.
 
         Returns:
             The state for the first call of `estimate`.
@@ -270,7 +270,7 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     return EstimatorState(workers, carry, zero, _signature(estimator, theta))
 
 
-def gathered(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
+def gather_state(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
     """Return the state as plain arrays, as on a single device, to be saved."""
     present = estimator.at(state.update)
     carry = estimator.placement.gather(present, theta, state.workers, state.carry)

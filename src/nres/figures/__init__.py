@@ -10,7 +10,6 @@ from nres.figures.style import DASHED as DASHED
 from nres.figures.style import DISPLAY_NAMES as DISPLAY_NAMES
 from nres.figures.style import line_style as line_style
 from nres.figures.style import log_if_positive as log_if_positive
-from nres.figures.style import needs_log as needs_log
 from nres.figures.style import plain_numbers as plain_numbers
 from nres.figures.variance import advice_figure as advice_figure
 from nres.figures.variance import periods_figure as periods_figure

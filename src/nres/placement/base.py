@@ -28,7 +28,7 @@ class Placeable(Runner, Protocol):
     def rescaled(self, start: Any, scale: Any) -> "Placeable": ...
 
 
-class Outcome(eqx.Module):
+class WindowOutcome(eqx.Module):
     """The outcome of one window of all workers."""
 
     carry: Any
@@ -72,7 +72,7 @@ class Placement(abc.ABC):
         workers: Workers,
         carry: Any,
         length: Int[Array, " workers"] | None,
-    ) -> Outcome:
+    ) -> WindowOutcome:
         """Run one window of every worker.
 
         Args:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from nres.execution import run_window
-from nres.placement.base import Outcome, Placement
+from nres.placement.base import Placement, WindowOutcome
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,4 +17,4 @@ class Local(Placement):
         return estimator.begin(theta, workers)
 
     def run(self, estimator, theta, update, workers, carry, length):
-        return Outcome(*run_window(estimator.at(update), theta, workers, carry, length))
+        return WindowOutcome(*run_window(estimator.at(update), theta, workers, carry, length))

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from nres.execution import run_window
-from nres.placement.base import Outcome, Placement
+from nres.placement.base import Placement, WindowOutcome
 from nres.workers import Carry, Contributions
 
 
@@ -91,7 +91,7 @@ class Devices(Placement):
     def run(self, estimator, theta, update, workers, carry, length):
         estimator = estimator.at(update)
         if self.is_default:
-            return Outcome(*run_window(estimator, theta, workers, carry, length))
+            return WindowOutcome(*run_window(estimator, theta, workers, carry, length))
 
         def on_device(given, workers, carry, length):
             estimator, theta = given
@@ -114,7 +114,7 @@ class Devices(Placement):
             length,
         )
         carry = None if parts is None else Carry(*parts)
-        return Outcome(carry, Contributions(*contributions))
+        return WindowOutcome(carry, Contributions(*contributions))
 
     def _map(
         self, function: Callable, specs: Any, out_specs: Any, replicated: Any, *arguments: Any

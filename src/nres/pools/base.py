@@ -3,7 +3,7 @@
 import abc
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -63,6 +63,15 @@ def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndar
         )
 
 
+class Film(NamedTuple):
+    """Pictures of one episode."""
+
+    frames: list[np.ndarray]
+    """Red, green and blue bytes of each frame, of shape `(height, width, 3)`."""
+    seconds: float
+    """The simulated seconds between two frames."""
+
+
 class Pool(abc.ABC):
     """A batch of unrolls that advances one window at a time.
 
@@ -115,6 +124,10 @@ class Pool(abc.ABC):
 
     metrics_steps: int | None = None
     """The number of unroll steps that `metrics` takes; `None` if unknown."""
+
+    film: ClassVar[Callable[..., "Film"] | None] = None
+    """`film(theta, seed, *, steps, every)` draws an episode at `theta`, one frame every so many
+    steps; `None` if the pool cannot be drawn."""
 
     one_processor_options: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments for a pool that may use only one processor, for example in an actor."""

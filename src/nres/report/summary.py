@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nres.figures import DISPLAY_NAMES, needs_log
+from nres.figures import DISPLAY_NAMES
+from nres.figures.style import needs_log
 from nres.files import read_plain
 from nres.runs.compare import AXES, Evaluations, early_level, times_to_level
 from nres.runs.folder import Run

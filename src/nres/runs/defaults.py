@@ -74,12 +74,12 @@ def _usual(system: str, method: str, given: dict[str, Any]) -> Preset:
             + "."
         )
     _, horizon = _loaded(system, given["options"])
-    window = max(1, horizon // 10)
+    window = given.get("window", max(1, horizon // 10))
     return Preset(
         lr=given["lr"],
         workers=100,
         window=window,
-        period=4 * window,
+        period=4 * window if method == "gpes" else None,
         optimizer="adam",
         updates=1000,
     )

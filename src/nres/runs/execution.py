@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
 from nres.runs.settings import Settings
 from nres.system import Theta
-from nres.training import TrainResult, train
+from nres.training import Callback, TrainResult, callback_list, train
 from nres.workers import Steps
 
 
@@ -52,7 +52,7 @@ def execute(
     components: Components | None = None,
     settings: Settings | None = None,
     updates: int | None = None,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     progress: bool | Reporter = False,
     tensorboard: bool = False,
     fresh_episodes: bool = False,
@@ -74,7 +74,7 @@ def execute(
         components: The components of the run, if they are built already.
         settings: Settings that move the run to other devices or actors.
         updates: The total number of updates, if it differs from the planned one.
-        callback: A function to call during training, as in `nres.train`.
+        callback: A function or functions to call during training, as in `nres.train`.
         progress: A live display, as in `nres.train`.
         tensorboard: Also write TensorBoard event files to the folder.
         fresh_episodes: Keep the parameters and the optimizer, but start new episodes; for
@@ -134,8 +134,8 @@ def execute(
                     evals = {name: float(value) for name, value in measured.items()}
                     progress = dataclasses.replace(progress, evals=evals)
                 keeper.add(progress)
-                asked = callback is not None and bool(callback(progress))
-                return asked or clock.is_over(progress.state.seconds) or terminated()
+                asked = [bool(function(progress)) for function in callback_list(callback)]
+                return any(asked) or clock.is_over(progress.state.seconds) or terminated()
 
             with _together(run):
                 result = train(

@@ -140,7 +140,8 @@ class Run:
                 raise TypeError("it is not a JSON object")
             Settings.from_json(config["settings"])
         except SettingsError as error:
-            raise RunError(f"{file}: {error}") from error
+            made_by = config.get("versions", {}).get("nres", "an unknown version")
+            raise RunError(f"{file}: {error} It was written by nres {made_by}.") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{file} is not the config of a run: {error!r}.") from error
         except OSError as error:

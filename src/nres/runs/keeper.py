@@ -12,7 +12,7 @@ import numpy as np
 
 from nres import multihost
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator, gathered
+from nres.estimators.base import Estimator, gather_state
 from nres.progress import Progress, TrainState
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
@@ -87,7 +87,7 @@ class Keeper:
         if self.metrics is not None:
             with self._explaining():
                 self.metrics.sync()
-        carried = gathered(self.estimator, theta, state.estimator)
+        carried = gather_state(self.estimator, theta, state.estimator)
         tree = {"theta": theta, "optimizer": state.optimizer, "estimator": carried}
         metadata = {
             "update": state.update,

@@ -122,7 +122,7 @@ class Settings:
         default=None,
         panel=ESTIMATOR,
         metavar="K",
-        default_text="from the preset, else four windows",
+        default_text="from the preset, else four windows (gpes) or the episode (dodge)",
         determines=True,
     )
     noise: str | None = setting(
@@ -146,7 +146,7 @@ class Settings:
         determines=True,
     )
     budget_seconds: float | None = setting(
-        "Stop each run after this many seconds of training instead.",
+        "Stop each run after N seconds of training, instead of after --updates.",
         positive_number,
         default=None,
         panel=OPTIMIZATION,

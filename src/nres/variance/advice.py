@@ -16,7 +16,7 @@ from nres.execution import choose
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.system import as_theta, parameter_count
-from nres.variance.sweep import Row, Sweep, sweep
+from nres.variance.grid import Row, Sweep, sweep
 from nres.workers import Steps
 
 SIGMAS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -56,8 +56,8 @@ class Gain:
     def relative_curvature(self) -> float:
         """The mean curvature over all directions, relative to the curvature along the gradient.
 
-        It measures how much noise harms an update, from 1/d to 1. It is 1 if all directions are
-        alike, and 1/d if the loss bends only along the gradient.
+        The larger it is, the more noise reduces the progress of an update. It is 1 if all
+        directions are alike, and 1/d if the loss bends only along the gradient.
         """
         mean = max(0.0, self.smoothed - self.before) / self.size
         along = self.slope - (self.before - self.after)
@@ -86,7 +86,7 @@ class Advice:
     reasons: tuple[str, ...]
     """The reasons for the recommendation, in sentences."""
     table: Sweep
-    """The pilot sweep, with the recommended number of workers."""
+    """The preliminary measurements, with the recommended number of workers."""
     gains: Mapping[float, Gain]
     """The effect of a step along the gradient, for each sigma."""
 
@@ -101,32 +101,32 @@ def advise(
     samples: int = 1024,
     callback: Callable[[float], Any] | None = None,
 ) -> Advice:
-    r"""Recommend method, W, N and sigma for a budget of unroll steps, from a pilot sweep.
+    r"""Recommend method, W, N and sigma for a budget of unroll steps, from a preliminary sweep.
 
     **Workers.** A budget of S sequential and C total steps gives N = C/2S, for any window.
 
     **Window.** With window W there are U = (S - T)/W updates, because up to T steps bring the
-    workers to random positions in their first episodes (`FullES` makes S/T updates). An update
-    along a noisy gradient is worth $1 / (1 + h v / \lVert g \rVert^2)$ noise-free ones, where
-    $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$ with the Hessian H is the relative
-    harm of noise: noise costs the mean curvature of all directions, and a step the curvature along
-    the gradient. Both are estimated from the effects of noise and of a step on the loss. The
+    workers to random positions in their first episodes (`FullES` makes S/T updates). Noise reduces
+    the progress of an update by the factor $1 / (1 + h v / \lVert g \rVert^2)$. Here
+    $h = \frac{\operatorname{tr} H / d}{\hat g^\top H \hat g}$, with the Hessian H, is the mean
+    curvature over all directions divided by the curvature along the gradient. Both curvatures are
+    estimated from the effects of noise and of a step on the loss. The
     variance of one estimate is not enough for v: a worker's estimates share their noise through an
     episode, so their errors add up over its $n = T/W$ updates as if each had $n$ times the
     variance $v_{\text{episode}}$ of the episode's mean, which for `NRES` is that of `FullES`. With
-    $v = \max(v_W, n\, v_{\text{episode}})$, all updates are worth
-    $U / (1 + h v / \lVert g \rVert^2)$ noise-free ones. Shorter windows are worth more until noise
-    dominates. The longest window within a fifth of the best is recommended.
+    $v = \max(v_W, n\, v_{\text{episode}})$, all updates together are equivalent to
+    $U / (1 + h v / \lVert g \rVert^2)$ updates without noise. This number grows as windows become
+    shorter, until noise dominates. The longest window within a fifth of the best is recommended.
 
     **Sigma.** Estimates see the loss smoothed over $\sigma$, which may differ from the loss itself.
-    For each sigma, the pilot therefore makes a step of length $\sigma$ along the mean gradient and
+    For each sigma, `advise` therefore makes a step of length $\sigma$ along the mean gradient and
     compares the losses; the increase of the loss by the noise itself is subtracted from the gain.
     The recommended sigma maximises the remaining gain times the number of effective updates. Gains
     and gradients that are not significant count as zero, and so does a sigma with which losses are
     not finite.
 
-    The pilot looks only at `theta`. Closer to an optimum less noise is better, so ask again there.
-    The pilot sees neither the optimizer, nor hysteresis (see `hysteresis`), nor the fixed costs of
+    `advise` looks only at `theta`. Closer to an optimum less noise is better, so ask again there.
+    It sees neither the optimizer, nor hysteresis (see `hysteresis`), nor the fixed costs of
     an update.
 
     Args:
@@ -139,7 +139,7 @@ def advise(
         callback: A function that is called now and then with the fraction of work done.
 
     Returns:
-        The recommended settings, the reasons, and the pilot's measurements.
+        The recommended settings, the reasons, and the measurements behind them.
 
     Raises:
         ValueError: If the budget is too small, or no sigma shows a significant gradient.
@@ -303,9 +303,9 @@ def _reasons(
 ) -> list[str]:
     same = table.where(sigma=best.sigma)
     reasons = [
-        f"{best.method} with windows of {best.window} steps: its updates are worth "
-        f"{worth(best):,.3g} noise-free ones. Of the windows within {1 - GOOD_ENOUGH:.0%} of the "
-        "best, this is the longest, which needs the fewest updates."
+        f"{best.method} with windows of {best.window} steps: its updates are equivalent to "
+        f"{worth(best):,.3g} updates without noise. Of the windows within {1 - GOOD_ENOUGH:.0%} of "
+        "the best, this is the longest, which needs the fewest updates."
     ]
     for method in ("NRES", "PES", "FullES"):
         rows = same.where(method=method).rows
@@ -315,13 +315,13 @@ def _reasons(
         ratio = other.episode_variance / best.episode_variance
         noise = "the same variance" if 0.95 < ratio < 1.05 else f"{ratio:.3g} times the variance"
         reasons.append(
-            f"{method} with windows of {other.window} steps: its updates are worth "
-            f"{worth(other):,.3g} noise-free ones; it has {noise} over an episode."
+            f"{method} with windows of {other.window} steps: its updates are equivalent to "
+            f"{worth(other):,.3g} updates without noise; it has {noise} over an episode."
         )
     of_method = same.where(method=best.method).rows
     if len(of_method) > 1:
         listed = ", ".join(f"{r.window}: {worth(r):,.3g}" for r in of_method)
-        reasons.append(f"Noise-free updates by window: {listed}.")
+        reasons.append(f"Equivalent updates without noise, by window: {listed}.")
     for sigma, gain in gains.items():
         top = max(table.where(sigma=sigma).rows, key=worth)
         if top.nonfinite:
@@ -333,7 +333,7 @@ def _reasons(
         elif gain.net_decrease == 0:
             verdict = "the step lowers the loss by less than the noise raises it, or not at all."
         else:
-            verdict = f"its updates are worth up to {worth(top):,.3g} noise-free ones."
+            verdict = f"updates are equivalent to up to {worth(top):,.3g} without noise."
         reasons.append(
             f"sigma {sigma:g}: a step of that length changes the loss from {gain.before:.4g} to "
             f"{gain.after:.4g} (± {gain.stderr:.2g}), noise to {gain.smoothed:.4g}; {verdict}"

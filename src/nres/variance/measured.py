@@ -94,8 +94,8 @@ def measure(
     give T/W estimates instead of one. Memory grows neither with `samples` nor with the horizon.
 
     Args:
-        estimator: Any estimator, on any pool. A schedule of sigma is evaluated at update 0. Its
-            `nonfinite` is the policy for workers whose contribution is not finite.
+        estimator: Any estimator, on any pool. A schedule of sigma is evaluated at update 0.
+            Contributions that are not finite are handled as its `nonfinite` says.
         theta: The parameters.
         key: A JAX random key.
         samples: The number of independent episodes, each of one worker; at least 8. The variance of

@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array
 
 from nres.system import Theta
-from nres.variance.sweep import Row, Sweep, sweep
+from nres.variance.grid import Row, Sweep, sweep
 
 
 def sweep_along(

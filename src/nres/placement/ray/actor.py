@@ -28,7 +28,7 @@ class Detached:
     """Placeholder for the pool of an estimator that is sent: every actor has its own pool."""
 
 
-class Rows(NamedTuple):
+class WorkerRows(NamedTuple):
     """The positions of workers as NumPy arrays, a few numbers per worker."""
 
     words: np.ndarray
@@ -42,10 +42,10 @@ class Rows(NamedTuple):
     scale: np.ndarray | None
     """The scale of each worker's noise in its last window; `None` if there was no window."""
 
-    def of(self, part: slice) -> "Rows":
+    def of(self, part: slice) -> "WorkerRows":
         """Return the rows of some of the workers."""
         scale = None if self.scale is None else self.scale[part]
-        return Rows(
+        return WorkerRows(
             self.words[part],
             self.generator,
             self.episode[part],
@@ -76,7 +76,7 @@ class Request(NamedTuple):
     """The number under which the actor keeps the carry after the window."""
     forget: tuple[int, ...]
     """The numbers of states that are no longer needed."""
-    rows: Rows
+    rows: WorkerRows
 
 
 class Reply(NamedTuple):
@@ -154,7 +154,7 @@ _run = compiled(run_window)
 _run_restored = compiled(run_at_once)
 
 
-def _unroll_again(estimator, theta, rows: Rows) -> tuple[Carry | None, np.ndarray]:
+def _unroll_again(estimator, theta, rows: WorkerRows) -> tuple[Carry | None, np.ndarray]:
     """Unroll episodes again up to `start`, with their noise; return the carry and the steps."""
     size = estimator.window
     rounds = rows.start // size  # windows begin at multiples of their length

@@ -15,9 +15,9 @@ from jaxtyping import PyTree
 
 from nres.checks import whole_number
 from nres.errors import first_line, last_line
-from nres.placement.base import Outcome, Placement
+from nres.placement.base import Placement, WindowOutcome
 from nres.placement.local import Local
-from nres.placement.ray.actor import Detached, Reply, Request, Rows
+from nres.placement.ray.actor import Detached, Reply, Request, WorkerRows
 from nres.placement.ray.cluster import require_ray
 from nres.placement.ray.crew import Crew
 from nres.placement.ray.shards import Sent, Shard, ShardedCarry, StateRef, join, parts_of, split
@@ -122,17 +122,19 @@ class Ray(Placement):
                 "allow_stale needs windows that are shorter than episodes: late contributions are "
                 "carried to the next estimate, and nothing is carried if a window is an episode."
             )
-        if self._pool is None:
+        starts = self._pool is None
+        if starts:
             self._started = self._start(self._portable_maker(pool))
             self._pool = pool
-        elif self._make_pool is None and not eqx.tree_equal(pool, self._pool):
+        elif self._make_pool is None and not self._serves(pool):
             raise ValueError(
                 f"these actors already serve {self.crew.name}: give the other pool its own "
                 "nres.placement.Ray."
             )
         theirs = self.crew.metadata
         if (theirs.horizon, theirs.can_fork) != (estimator.horizon, pool.can_fork):
-            self.close()
+            if starts:  # otherwise, the actors serve another estimator
+                self.close()
             raise ValueError(
                 f"make_pool makes a pool with horizon {theirs.horizon} and can_fork="
                 f"{theirs.can_fork}, but the estimator's pool has {estimator.horizon} and "
@@ -170,7 +172,7 @@ class Ray(Placement):
         for i in replies:
             late[parts[i]], restarted[parts[i]] = False, window.sent[i].request.lost
         report = np.array([restarted.sum(), late.sum()], np.int32)
-        return Outcome(
+        return WindowOutcome(
             None if carry is None else ShardedCarry(tuple(shards)),
             _put_together(parts, {i: reply.contributions for i, reply in replies.items()}),
             jnp.asarray(late),
@@ -217,6 +219,10 @@ class Ray(Placement):
             ) from error
         return make_pool
 
+    def _serves(self, pool: Pool) -> bool:
+        """Return true if the actors' pool is this one, or one of equal arrays and settings."""
+        return pool is self._pool or bool(eqx.tree_equal(pool, self._pool))
+
     def _shards(self, carry: Any, parts: list[slice]) -> list[Shard]:
         if isinstance(carry, ShardedCarry):
             return list(carry.shards)
@@ -248,7 +254,7 @@ class _Window:
         )
         length = np.full_like(start, estimator.window) if length is None else length
         generator = str(jax.random.key_impl(workers.key))
-        self.rows = Rows(words, generator, episode, start, length, None)
+        self.rows = WorkerRows(words, generator, episode, start, length, None)
         self.sent: list[Sent] = []
         self.sent_at = 0.0
 

@@ -10,11 +10,12 @@ from jaxtyping import PyTree
 
 from nres.checks import whole_number
 from nres.policies import Policy, as_policy
-from nres.pools.base import PoolError, Window
+from nres.pools.base import Film, PoolError, Window
 from nres.pools.mujoco.ant import Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah
 from nres.pools.mujoco.hopper import Hopper
 from nres.pools.mujoco.humanoid import Humanoid
+from nres.pools.mujoco.render import film_episode
 from nres.pools.mujoco.swimmer import Swimmer
 from nres.pools.mujoco.task import MujocoTask, require_mujoco
 from nres.pools.mujoco.walker2d import Walker2d
@@ -206,6 +207,21 @@ class MujocoPool(PolicyPool):
                 batch=batch, rows=batch.state, model=self.model, **fields
             )
         return self._batches[count]
+
+    def film(self, theta: PyTree, seed: int, *, steps: int, every: int) -> Film:
+        """Draw one unperturbed episode.
+
+        Args:
+            theta: The parameters of the policy.
+            seed: The seed of the initial state.
+            steps: The maximal number of steps to show.
+            every: The number of steps between two frames.
+
+        Raises:
+            ImportError: If MuJoCo cannot draw on this machine.
+        """
+        frames = film_episode(self, theta, seed, steps=steps, every=every)
+        return Film(frames, every * self.task.frame_skip * self.model.opt.timestep)
 
     def _contact_forces(self, f: SimpleNamespace, lanes: np.ndarray) -> None:
         """Compute contact forces as gymnasium does after every step, lane by lane in Python."""

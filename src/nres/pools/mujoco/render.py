@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.files import replacing
-from nres.pools.mujoco.pool import MujocoPool
 from nres.pools.mujoco.task import require_mujoco
 
 HELP = (
@@ -30,8 +29,8 @@ def choose_backend() -> None:
             return
 
 
-def film(
-    pool: MujocoPool,
+def film_episode(
+    pool: Any,
     theta: PyTree,
     seed: int,
     *,
@@ -43,7 +42,7 @@ def film(
     """Draw one unperturbed episode as frames of red, green and blue bytes.
 
     Args:
-        pool: The pool whose policy acts.
+        pool: The `nres.pools.MujocoPool` whose policy acts.
         theta: The parameters of the policy.
         seed: The seed of the initial state.
         steps: The maximal number of steps to show.

@@ -64,7 +64,7 @@ def hysteresis(
     samples: int = 4096,
     callback: Callable[[float], Any] | None = None,
 ) -> list[Hysteresis]:
-    """Measure the bias of gradients from running pools, whose histories are old.
+    """Measure the bias that arises because parameters change while episodes run.
 
     An online estimator continues states that earlier parameters produced. For each learning rate,
     this function trains from `theta`. Then many other pools, which took no part in the training,
