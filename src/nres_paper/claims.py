@@ -132,7 +132,7 @@ class Slower:
     axis: str | None = None
     """The axis to count on; by default that of the comparison."""
     more: bool = False
-    """Whether the paper says "more than"."""
+    """True if the paper says "more than"."""
 
     def check(self, ranking: Ranking) -> Check:
         about = self.name + ranking.few(self.name)

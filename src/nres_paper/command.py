@@ -35,11 +35,17 @@ def reproduce(
     ] = None,
     tier: Annotated[
         str | None,
-        typer.Option(help="Make only the figures for this device: cpu or gpu. Works with 'all'."),
+        typer.Option(
+            help="Make only the figures for this device: cpu or gpu. Works with 'all'.",
+            metavar="TIER",
+            show_default="both",
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Run this number of seeds instead of the planned number.", min=1),
+        typer.Option(
+            help="Run N seeds.", min=1, metavar="N", show_default="as planned for the figure"
+        ),
     ] = None,
     quick: Annotated[
         bool,
@@ -48,8 +54,9 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the results of ID to OUT/ID. "
-            "By default, OUT is results, or runs/quick with --quick."
+            help="Write the results of ID to OUT/ID.",
+            metavar="OUT",
+            show_default="results, or runs/quick with --quick",
         ),
     ] = None,
     quiet: Quiet = False,

@@ -130,7 +130,7 @@ def run_comparison(
         comparison: The runs and their settings.
         folder: The folder of the results. Unfinished runs are in its subfolder `runs`.
         seeds: The number of seeds; `None` for the planned number.
-        quick: Whether to make tiny runs instead.
+        quick: True to make tiny runs instead.
         finished: A function that starts or resumes the run with these settings in a folder.
         say: A function that is called with a line of text before each run.
 

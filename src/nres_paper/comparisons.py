@@ -18,7 +18,7 @@ class PlannedRun:
     seeds: int | None = None
     """The number of seeds, if the run takes too long for all seeds of the comparison."""
     asymptote: bool = False
-    """Whether the run only shows where a method would converge without noise."""
+    """True if the run only shows where a method would converge without noise."""
     label: str | None = None
     """The name in the figure, if it differs from the key in `Comparison.runs`."""
 

@@ -24,7 +24,7 @@ class Context:
     """The folder of its results, next to those of the other figures."""
     name: str
     quick: bool
-    """Whether to make a small version that only shows that the command runs."""
+    """True to make a small version that only shows that the command runs."""
     seeds: int | None
     """The number of seeds; `None` for the planned number."""
     finished: Callable[[Path, Settings], Run]
@@ -70,7 +70,7 @@ class PaperFigure:
     remark: str = ""
     """Notes for the reader."""
     takes_seeds: bool = False
-    """Whether the user may choose the number of seeds."""
+    """True if the user may choose the number of seeds."""
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:

@@ -115,7 +115,7 @@ class Estimator(eqx.Module):
             length: The number of steps that each worker takes; `None` means W for all.
 
         Returns:
-            What the workers carry afterwards, and the contribution of each.
+            The carry of the workers after the window, and the contribution of each.
         """
 
     def __hash__(self) -> int:
