@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nres import report, runs
-from nres.figures.style import needs_log
+from nres.history import needs_log
 from report_pages import HOSTILE, NOTES, invoke, write_page, write_run, written
 
 

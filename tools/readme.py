@@ -230,7 +230,7 @@ def demo() -> str:
         ]
         for row in load("demo/demo.json")["methods"]
     ]
-    heading = ["method", "updates", "updates/s", "unroll steps", "one after another", "seconds"]
+    heading = ["method", "updates", "updates/s", "unroll steps", "sequential steps", "seconds"]
     return table([*heading, "test loss", "distance to truth"], rows)
 
 

@@ -1,7 +1,7 @@
 """Callbacks for `nres.train`: early stopping, the best parameters, and experiment trackers.
 
-A callback is any function of a `Progress`. The objects here are those that most people need.
-Pass one, or a list of them:
+A callback is any function of a `Progress`. These objects cover the common needs. Pass one, or a
+list of them:
 
 ```python
 stopping = nres.callbacks.EarlyStopping(patience=5)
@@ -145,7 +145,7 @@ class Tracker(abc.ABC):
         """
 
     def close(self, failed: bool = False) -> None:
-        """Send what is left, and end.
+        """Send the remaining metrics, and close the tracker.
 
         Args:
             failed: True if training raised an error.

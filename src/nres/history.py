@@ -36,6 +36,16 @@ AXES = {
 LEAST_PATIENCE = 20
 
 
+def needs_log(values: Any) -> bool:
+    """Tell whether numbers, in a sequence or an array, need a logarithmic axis.
+
+    They do if all finite ones are positive and the largest is at least ten times the smallest.
+    """
+    array = np.asarray(values, float)
+    finite = array[np.isfinite(array)]
+    return bool(finite.size and finite.min() > 0 and finite.max() >= 10 * finite.min())
+
+
 class NonFiniteWarning(RuntimeWarning):
     """Warning that an update left out workers whose loss or gradient was not finite."""
 
@@ -51,7 +61,7 @@ class History:
     update: np.ndarray
     """The number of the update."""
     total_steps: np.ndarray
-    """Cumulative number of unroll steps, including those that unlocked the workers."""
+    """Cumulative number of unroll steps, including the steps that moved the workers apart."""
     sequential_steps: np.ndarray
     """Cumulative number of sequential unroll steps, including those of unlocking."""
     seconds: np.ndarray
@@ -118,9 +128,7 @@ class History:
         at = before[np.searchsorted(self.update, self.eval_update, side="right")]
         for name, values in self.evals.items():
             ax.plot(at, values, ".-", label=name)
-        shown = np.concatenate([self.loss, *self.evals.values()])
-        shown = shown[np.isfinite(shown)]
-        if shown.size and shown.min() > 0 and shown.max() >= 10 * shown.min():
+        if needs_log(np.concatenate([self.loss, *self.evals.values()])):
             ax.set_yscale("log")
         ax.set_xlabel(AXES[axis])
         ax.legend()

@@ -22,7 +22,7 @@ class TrainState(eqx.Module):
     update: int
     """The number of updates made so far."""
     steps: Steps
-    """The number of unroll steps so far, including those that unlocked the workers."""
+    """The number of unroll steps so far, including the steps that moved the workers apart."""
     seconds: float
     """The wall-clock seconds spent on updates so far."""
 
@@ -31,7 +31,7 @@ class TrainState(eqx.Module):
 class Progress:
     """The progress of a run, as passed to callbacks.
 
-    Its arrays are valid only during the call: copy those that you keep.
+    Its arrays are valid only during the call. Copy what you want to keep.
     """
 
     theta: Theta

@@ -27,7 +27,7 @@ from nres.runs import (
     resolve,
     times_to_level,
 )
-from nres.runs.compare import AXES, Curve, headline
+from nres.runs.compare import AXES, COMPARISON_FILE, Curve, headline, relative_times
 from nres.runs.defaults import EVALUATIONS
 from nres.runs.methods import ESTIMATOR_SETTINGS
 from nres.runs.settings import DECLARATIONS, EVERYDAY, METRICS, checked
@@ -133,7 +133,7 @@ def compare(
     drawn = curves(found)
     summary = _summarise(runs, found, drawn, level)
     comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
-    write_json(folder / "comparison.json", summary)
+    write_json(folder / COMPARISON_FILE, summary)
     if not quiet:
         console.print(_losses(summary), _times(summary))
         say(f"Comparison: {folder}", console)
@@ -170,6 +170,7 @@ def _summarise(
     reference = "nres" if "nres" in runs else next(iter(runs))
     level = early_level(found[reference]) if level is None else level
     times = times_to_level(found, level)
+    ratios = relative_times(times, reference)
     rows = []
     for method, group in runs.items():
         last = [run.metrics for run in group]
@@ -185,9 +186,7 @@ def _summarise(
                 "final": _number(float(measured.mean[-1])),
                 "best": _number(float(measured.mean.min())),
                 "reached": {axis: _number(x) for axis, x in times[method].items()},
-                "times_longer": {
-                    axis: _ratio(x, times[reference][axis]) for axis, x in times[method].items()
-                },
+                "times_longer": {axis: _number(x) for axis, x in ratios[method].items()},
             }
         )
     first = runs[reference][0]
@@ -202,13 +201,9 @@ def _summarise(
     }
 
 
-def _ratio(value: float, reference: float) -> float | None:
-    return _number(value / reference) if 0 < reference < math.inf else None
-
-
-def _number(value: float) -> float | None:
+def _number(value: float | None) -> float | None:
     """Return a number for JSON; `None` stands for infinity, which JSON lacks, and means never."""
-    return value if math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _losses(summary: dict[str, Any]) -> Table:

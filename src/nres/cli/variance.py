@@ -53,6 +53,16 @@ def _samples(default: int) -> Any:
     )
 
 
+def _run(help: str) -> Any:
+    """Return the option for a run whose parameters are measured at."""
+    return typer.Option(
+        help=help,
+        metavar="RUN",
+        rich_help_panel=EVERYDAY,
+        show_default="measure at the initial parameters",
+    )
+
+
 def _out(help: str, default: str) -> Any:
     """Return the option for the folder to write to."""
     return typer.Option(help=help, metavar="FOLDER", rich_help_panel=EVERYDAY, show_default=default)
@@ -65,12 +75,7 @@ def variance(
     *,
     checkpoints: Annotated[
         Path | None,
-        typer.Option(
-            help="Measure at the checkpoints of this run that `nres train --keep-every` kept.",
-            metavar="RUN",
-            rich_help_panel=EVERYDAY,
-            show_default="measure at the initial parameters",
-        ),
+        _run("Measure at the checkpoints of this run that `nres train --keep-every` kept."),
     ] = None,
     seed: Seed = 0,
     out: Annotated[
@@ -189,12 +194,7 @@ def advise(
     ] = 1e5,
     run: Annotated[
         Path | None,
-        typer.Option(
-            help="Measure at the newest parameters of this run.",
-            metavar="RUN",
-            rich_help_panel=EVERYDAY,
-            show_default="measure at the initial parameters",
-        ),
+        _run("Measure at the newest parameters of this run."),
     ] = None,
     seed: Seed = 0,
     out: Annotated[

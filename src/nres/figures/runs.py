@@ -7,8 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from nres.figures.style import DISPLAY_NAMES, line_style, log_if_positive, needs_log
+from nres.figures.style import DISPLAY_NAMES, line_style, log_if_positive
 from nres.files import save_figure
+from nres.history import needs_log
 from nres.runs.compare import AXES, Curve
 from nres.runs.folder import Run
 

@@ -1,6 +1,5 @@
 """Common style of all figures: the colour and line of each method, and readable axes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,16 +26,6 @@ DISPLAY_NAMES = {name.lower(): name for name in COLOURS}
 def line_style(name: str) -> dict[str, Any]:
     """Return the colour, dashes and width of a method's line, as keyword arguments of `plot`."""
     return {"color": COLOURS[name], "ls": (0, (4, 1.5)) if name in DASHED else "-", "lw": 1.8}
-
-
-def needs_log(values: Sequence[float] | np.ndarray) -> bool:
-    """Tell whether numbers need a logarithmic axis.
-
-    They do if all finite ones are positive and the largest is at least ten times the smallest.
-    """
-    array = np.asarray(values, float)
-    finite = array[np.isfinite(array)]
-    return bool(finite.size and finite.min() > 0 and finite.max() >= 10 * finite.min())
 
 
 def log_if_positive(panel: Axes) -> None:

@@ -10,13 +10,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nres.figures import DISPLAY_NAMES
-from nres.figures.style import needs_log
 from nres.files import read_plain
-from nres.runs.compare import AXES, Evaluations, early_level, times_to_level
+from nres.history import needs_log
+from nres.runs.compare import (
+    AXES,
+    COMPARISON_FILE,
+    Evaluations,
+    early_level,
+    relative_times,
+    times_to_level,
+)
 from nres.runs.folder import Run
 from nres.runs.metrics import DamagedMetricsWarning
 
-COMPARISON = "comparison.json"
 LARGEST_COMPARISON = 1_000_000
 # Runs that differ in nothing else are seeds of the same method.
 _SEEDS = ("seed", "start_seed")
@@ -113,7 +119,7 @@ def _level_table(runs: Sequence[Run], measured: str) -> dict[str, Any]:
             f"half of {'their' if several else 'its'} updates."
         )
     else:
-        sentence = f"The level is a {measured} of {level:.4g}, which {COMPARISON} records."
+        sentence = f"The level is a {measured} of {level:.4g}, which {COMPARISON_FILE} records."
     return {
         "system": _short_name(runs[0].settings.system),
         "options": runs[0].settings.options,
@@ -128,13 +134,14 @@ def _rows(
     found: Mapping[str, Sequence[Evaluations]], reference: str, level: float
 ) -> list[dict[str, Any]]:
     times = times_to_level(found, level)
+    ratios = relative_times(times, reference)
     return [
         {
             "method": name,
             "runs": len(seeds),
             "reached": sum(one.first(level, "update") < math.inf for one in seeds),
             "times": times[name],
-            "ratios": {axis: _ratio(x, times[reference][axis]) for axis, x in times[name].items()},
+            "ratios": ratios[name],
         }
         for name, seeds in found.items()
     ]
@@ -172,7 +179,7 @@ def _headline(columns: _Metrics) -> str | None:
 def _comparison_file(runs: Sequence[Run]) -> Path | None:
     """Return the path that the summary of a comparison has, if all runs are in one folder."""
     folders = {run.path.resolve().parent for run in runs}
-    return folders.pop() / COMPARISON if len(folders) == 1 else None
+    return folders.pop() / COMPARISON_FILE if len(folders) == 1 else None
 
 
 def _recorded_level(runs: Sequence[Run]) -> float | None:
@@ -186,10 +193,6 @@ def _recorded_level(runs: Sequence[Run]) -> float | None:
         return None  # not a comparison, or not a finished one
     usable = isinstance(level, float) and math.isfinite(level)
     return level if usable else None
-
-
-def _ratio(value: float, reference: float) -> float | None:
-    return value / reference if 0 < reference < math.inf else None
 
 
 def _short_name(system: str) -> str:

@@ -11,6 +11,9 @@ from nres.history import AXES
 from nres.runs.folder import Run, RunError
 from nres.runs.metrics import read_entries
 
+# The file in the folder of a comparison that holds its summary.
+COMPARISON_FILE = "comparison.json"
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluations:
@@ -126,4 +129,20 @@ def times_to_level(
     return {
         name: {axis: lower_median([one.first(level, axis) for one in seeds]) for axis in AXES}
         for name, seeds in methods.items()
+    }
+
+
+def relative_times(
+    times: Mapping[str, Mapping[str, float]], reference: str
+) -> dict[str, dict[str, float | None]]:
+    """Return the times of `times_to_level` as multiples of those of a reference.
+
+    A multiple is `None` if the reference never reaches the level, or reaches it at once.
+    """
+    base = times[reference]
+    return {
+        name: {
+            axis: x / base[axis] if 0 < base[axis] < math.inf else None for axis, x in own.items()
+        }
+        for name, own in times.items()
     }

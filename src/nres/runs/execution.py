@@ -127,6 +127,7 @@ def execute(
         keeper = Keeper(run, checkpoints, metrics, components.estimator)
         with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
+            callbacks = callback_list(callback)
 
             def report(progress: Progress) -> bool:
                 if clock.evaluation_is_due(progress.state.seconds):
@@ -134,7 +135,7 @@ def execute(
                     evals = {name: float(value) for name, value in measured.items()}
                     progress = dataclasses.replace(progress, evals=evals)
                 keeper.add(progress)
-                asked = [bool(function(progress)) for function in callback_list(callback)]
+                asked = [bool(function(progress)) for function in callbacks]
                 return any(asked) or clock.is_over(progress.state.seconds) or terminated()
 
             with _together(run):
