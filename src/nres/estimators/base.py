@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Int, Key, PyTree
 from nres.checks import array_bytes, as_key, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.values import Estimate, EstimatorState
-from nres.execution import compiled, needed_lengths, repeat, state_shapes
+from nres.estimators.values import Estimate, EstimatorState, Spent
+from nres.execution import compiled, needed_lengths, state_shapes
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
@@ -209,17 +209,15 @@ class Estimator(eqx.Module):
         Returns:
             The state for the first call of `estimate`.
         """
-        return self._unlocked(theta, key, update)[0]
+        theta = self.check(theta)
+        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))[0]
 
     def unlock(self, theta: PyTree, key: Any, *, update: int = 0) -> tuple[EstimatorState, Steps]:
         """Do what `init` does, and also return the number of unroll steps that it took."""
-        state, total, sequential = self._unlocked(theta, key, update)
-        total = int(np.asarray(total).sum(dtype=np.int64))
-        return state, Steps(total, int(sequential))
-
-    def _unlocked(self, theta: PyTree, key: Any, update: int) -> tuple[EstimatorState, Any, Any]:
         theta = self.check(theta)
-        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
+        state, spent = _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
+        total, sequential = np.sum([each.steps() for each in spent] or [(0, 0)], axis=0).tolist()
+        return state, Steps(total, sequential)
 
     def check(self, theta: PyTree) -> Theta:
         """Return `theta` as arrays; raise an error if it does not fit the pool or the memory."""
@@ -255,7 +253,10 @@ class Estimator(eqx.Module):
         Returns:
             The gradient, the loss, the next state, step counts and diagnostics.
         """
-        estimate = _compute(self, as_theta(theta), state)
+        # An unlocking round and an update are one program, so that `init` compiles nothing more.
+        no_round = Unlocking(jnp.zeros((), bool), jnp.ones(self.workers, bool))
+        share = self.traceable and self.windows > 1
+        estimate = _compute(self, as_theta(theta), state, no_round if share else None)
         if self.nonfinite == "raise":
             estimate = raise_if_nonfinite(estimate)
         return estimate
@@ -310,27 +311,27 @@ def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
     return divides and estimator.pool.never_ends(state.carry)
 
 
-@compiled
 def _unlock(
     estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
-) -> tuple[EstimatorState, Int[Array, " workers"], Int[Array, ""]]:
+) -> tuple[EstimatorState, list[Spent]]:
+    """Run every worker to its starting point; return the state and the steps of each round."""
     state, offset = starting_points(estimator, theta, key)
     state = eqx.tree_at(lambda s: s.update, state, update)
-    rounds = offset.max()
+    rounds, spent = offset.max(), []
 
-    def one_round(i, loop):
-        state, total, sequential = loop
+    def one_round(i, state):
         # Workers start late and arrive together, so waiting workers are all at step 0. Whatever a
         # pool does with them meanwhile is undone when their episode begins.
         unlocking = Unlocking(jnp.ones((), bool), i >= rounds - offset)
-        estimate = compute_estimate(estimator, theta, state, unlocking)
-        spent = estimate.spent
-        longest = spent.bound.sequential - spent.unused[1]
-        return estimate.state, total + estimate.info.steps, sequential + longest
+        estimate = _compute(estimator, theta, state, unlocking)
+        spent.append(estimate.spent)
+        return estimate.state
 
-    loop = (state, jnp.zeros_like(offset), jnp.zeros((), jnp.int32))
-    state, total, sequential = repeat(estimator, rounds, one_round, loop)
-    return state, estimator.placement.everywhere(total), sequential
+    if isinstance(rounds, jax.core.Tracer):  # in a function that the user compiles
+        return jax.lax.fori_loop(0, rounds, one_round, state), []
+    for i in range(int(rounds)):
+        state = one_round(i, state)
+    return state, spent
 
 
 def compute_estimate(
