@@ -41,8 +41,8 @@ from nres.schedule import Piecewise as Piecewise
 from nres.system import System as System
 from nres.training import TrainResult as TrainResult
 from nres.training import train as train
-from nres.weights import load_theta as load_theta
-from nres.weights import save_theta as save_theta
+from nres.weights import load as load
+from nres.weights import save as save
 
 __version__ = "0.1.0"
 
