@@ -14,9 +14,9 @@ from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator, gather_state
 from nres.progress import Progress, TrainState
+from nres.results import TrainResult
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
-from nres.training import TrainResult
 from nres.weights import Archive, WeightsError
 
 
