@@ -3,12 +3,13 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import nres
-from helpers import Spiral, spiral_theta
+from helpers import Spiral, raises_naming, spiral_theta
 
 KEY = jax.random.key(0)
 
@@ -57,9 +58,21 @@ def test_the_best_parameters_are_saved(tmp_path):
         estimator, optax.sgd(0.1), spiral_theta(), updates=4, key=KEY,
         eval_fn=lambda theta: next(values), eval_every=1, callback=[keep, best],
     )  # fmt: skip
-    loaded = nres.load_theta(tmp_path / "best.npz", like=spiral_theta())
+    loaded = nres.load(tmp_path / "best.npz", like=spiral_theta())
     assert best.value == 5
     jax.tree.map(np.testing.assert_array_equal, loaded, saved[1])
+
+
+def test_parameters_are_saved_and_loaded(tmp_path):
+    theta = spiral_theta(jnp.bfloat16) | {"list": [jnp.arange(3.0)]}
+    nres.save(tmp_path / "mine.npz", theta)
+    loaded = nres.load(tmp_path / "mine.npz", jax.tree.map(jnp.zeros_like, theta))
+    jax.tree.map(np.testing.assert_array_equal, loaded, theta)
+    assert loaded["rate"].dtype == jnp.bfloat16
+    with raises_naming(ValueError, "mine.npz", "theta['list'][0]", "[4]"):
+        nres.load(tmp_path / "mine.npz", theta | {"list": [jnp.zeros(4)]})
+    with raises_naming(ValueError, "mine.txt"):
+        nres.save(tmp_path / "mine.txt", theta)
 
 
 def test_all_callbacks_of_a_list_are_called_even_if_one_ends_the_run():

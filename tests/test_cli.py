@@ -242,6 +242,28 @@ def test_compare(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_several_seeds_of_one_method(tmp_path):
+    out, short = tmp_path / "both", ["--updates", 20, "--out"]
+    command = ["train", BOUNCER, "--seed", 3, *SMALL, *short, out]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    last = [runs.Run.open(out / f"nres-{seed}").metrics["eval/loss"][-1] for seed in (3, 4)]
+    assert f"{np.mean(last):.5g} ± {np.std(last, ddof=1):.2g}" in result.output
+    assert f"nres report {out}" in result.output
+    # Each is the run of one seed, and is not repeated if it is complete.
+    alone = ["train", BOUNCER, "--seed", 4, *SMALL[2:], *short, tmp_path / "alone"]
+    assert invoke(*alone).exit_code == 0
+    thetas = [runs.Run.open(path).theta() for path in (tmp_path / "alone", out / "nres-4")]
+    jax.tree.map(np.testing.assert_array_equal, *thetas)
+    before = (out / "nres-3" / "metrics.jsonl").stat().st_mtime_ns
+    assert invoke(*command, "--quiet").output == ""
+    assert (out / "nres-3" / "metrics.jsonl").stat().st_mtime_ns == before
+    inside = invoke(*command, "--out", out / "nres-3")
+    assert inside.exit_code == 1
+    assert str(out / "nres-3") in inside.stderr
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_budgets(tmp_path):
     steps = invoke(
         "compare", BOUNCER, "--methods", "nres,fulles", *SMALL, "--seeds", 1,

@@ -93,6 +93,8 @@ def test_every_command_has_an_example(command):
         (["train", "lorenz", "--quiet=yes"], "--quiet"),
         (["train", "lorenz", "--no-quiet"], "--no-quiet"),
         (["compare", "lorenz", "--seeds", 0], "at least 1, got 0"),
+        (["train", "lorenz", "--seeds", 0], "at least 1, got 0"),
+        (["train", "lorenz", "--seeds", 2, "--coordinator", "here:1"], "--coordinator"),
         (["demo", "--seed", 2**63], "--seed"),
         (["variance", "lorenz", "--samples", 7], "at least 8, got 7"),
     ],

@@ -79,6 +79,15 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     assert metrics["update"][-1] > made
 
 
+def test_seeds_that_diverge_are_named(tmp_path):
+    name = as_file(Cliff, tmp_path / "cliff.py")
+    options = ["--sigma", 0.1, "--lr", 10, "--optimizer", "sgd", "--workers", 4, "--updates", 60]
+    result = invoke("train", name, *options, "--seeds", 2, "--out", tmp_path / "both")
+    assert result.exit_code == 1
+    for seed in range(2):  # the first does not stop the second
+        assert str(tmp_path / "both" / f"nres-{seed}") in result.stderr
+
+
 class Moody(nres.System):
     """A system whose loss is not finite in about half of its episodes."""
 

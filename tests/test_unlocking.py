@@ -108,7 +108,7 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     used = []
 
     def call(arguments, position):
-        _, _, bundles, bundle, _ = arguments
+        _, _, bundles, bundle, *_ = arguments
         used.append((int(bundles), bundle))
         count = int(bundles) * bundle
         return position, np.zeros((count, 2)), np.zeros((count, 5), np.int32)

@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from nres import multihost
+from nres import multihost, weights
 from nres.checks import whole_number
 from nres.progress import Progress
-from nres.weights import save_theta
 
 
 class _Best:
@@ -93,7 +92,7 @@ class EarlyStopping:
 
 
 class SaveBest:
-    """Save the parameters with the best evaluation, for `nres.load_theta`.
+    """Save the parameters with the best evaluation, for `nres.load`.
 
     Training must have an `eval_fn`. The first evaluation of every run that starts at update 0, and
     of every new object, replaces the file.
@@ -120,7 +119,7 @@ class SaveBest:
         if self._best.improves(progress):
             theta = multihost.to_local(progress.theta)
             if multihost.is_primary():
-                save_theta(self.path, theta, update=progress.state.update)
+                weights.save(self.path, theta, update=progress.state.update)
 
 
 class Tracker(abc.ABC):

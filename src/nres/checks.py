@@ -1,4 +1,4 @@
-"""Checks of user input: whole numbers, positive numbers, keys and memory."""
+"""Checks of user input: numbers, windows and periods, keys and memory."""
 
 import contextlib
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 # The device counts steps, workers and updates in 32 bits.
 LARGEST = 2**31 - 1
@@ -67,6 +67,28 @@ def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
     if math.isnan(number) or number < 0 or (number == 0 and not zero):
         raise ValueError(f"{name} {bound}, got {_shown(value)}.")
     return number
+
+
+def check_fits(window: int, horizon: int) -> None:
+    """Raise a `ValueError` if the window is longer than an episode."""
+    if whole_number("window", window) > horizon:
+        raise ValueError(
+            f"window must be at most the horizon, got window={window} and horizon={horizon}."
+        )
+
+
+def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
+    """Convert a period to an array, so that it is not compiled in as a constant."""
+    traced = isinstance(period, jax.core.Tracer)
+    return jnp.asarray(period if traced else whole_number("period", period))
+
+
+def check_period(period: int | Int[Array, ""], window: int) -> None:
+    """Raise a `ValueError` if no window starts where a period ends."""
+    if not isinstance(period, jax.core.Tracer) and int(period) % window:
+        raise ValueError(
+            f"period must be a multiple of the window, got period={period} and window={window}."
+        )
 
 
 def check_memory(needed: int, what: str) -> None:

@@ -134,6 +134,7 @@ COMMANDS = {
             "--lr": NUMBERS + FLOATS,
             "--updates": NUMBERS,
             "--seed": NUMBERS,
+            "--seeds": ["0", "-1", "x", "2", "1" + "0" * 40, "nan"],
             "--start-seed": NUMBERS,
             "--from": RUNS,
             "--out": PATHS,

@@ -1,6 +1,8 @@
 """Summaries of a run: its outcome and its losses."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -38,6 +40,36 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     say(f"Run: {run.path}", console)
     if outcome.unfinished and not outcome.diverged:
         say(f"Interrupted. Resume with: nres resume {run.path}", console)
+
+
+def tell_seeds(console: Console, runs: Sequence[Run], folder: Path) -> None:
+    """Print the mean and the spread of the losses of runs that differ only in their seed.
+
+    Args:
+        console: The console to print to.
+        runs: The runs.
+        folder: The folder that contains them.
+    """
+    say(f"{len(runs)} seeds, {runs[0].settings.updates:,} updates each, mean ± deviation:", console)
+    columns = [run.metrics for run in runs]
+    evaluated = [name for name in columns[0] if name.startswith("eval/")]
+    noise = " (with noise)" if runs[0].settings.sigma is not None else ""
+    labels = {TRAINING_LOSS: f"training loss{noise}", LOSS: "loss (without noise)"}
+    for name in (TRAINING_LOSS, *evaluated):
+        known = [each[name][np.isfinite(each[name])] for each in columns if name in each]
+        ends = np.array([(one[0], one[-1], one.min()) for one in known if one.size])
+        if not len(ends):
+            continue
+        first, last, best = map(_mean_and_spread, ends.T)
+        line = f"{labels.get(name, name.removeprefix('eval/'))}: {first} → {last}"
+        say(line + f", best {best}" * (name in evaluated[:1]), console)
+    say(f"Runs: {folder}", console)
+    say(f"Compare the seeds on one page: nres report {folder}", console)
+
+
+def _mean_and_spread(values: np.ndarray) -> str:
+    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{values.mean():.5g}{spread}"
 
 
 def losses(run: Run, made: int | None = None) -> list[str]:

@@ -24,11 +24,13 @@ from nres.cli.options import (
     expand,
     setting_options,
     system_options,
+    whole,
 )
-from nres.cli.outcome import diverged, tell_outcome
+from nres.cli.outcome import diverged, tell_outcome, tell_seeds
 from nres.display import Display
 from nres.figures import run_figure
 from nres.runs import Run, RunError, Settings, SettingsError, build, execute, new_path, resolve
+from nres.runs.components import Components
 from nres.runs.folder import shared_theta
 from nres.runs.placement import relocated
 from nres.runs.settings import EVERYDAY, checked
@@ -41,6 +43,16 @@ def train(
     system: System,
     *,
     method: Method = "nres",
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Train N runs, with the seeds from --seed on, in folders inside --out.",
+            callback=whole(),
+            metavar="N",
+            show_default="one run",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = None,
     options: dict[str, Any],
     given: dict[str, Any],
     tensorboard: Tensorboard = False,
@@ -61,21 +73,72 @@ def train(
     Defaults come from the preset of the system and the method, with the hyperparameters of the
     paper, if there is one; `nres list` shows the presets.
 
+    With --seeds, the same command with the same --out resumes runs that were interrupted.
+
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
     """
+    if seeds is not None and hosts["coordinator"] is not None:
+        raise SettingsError(
+            "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
+        )
     connect(**hosts)
-    start = given["start_from"]
-    if start is not None:
-        given["start_from"] = str(Path(start).absolute())
-    settings = resolve(system, method.lower(), options=system_options(**options), **given)
-    components = build(settings)
-    if start is not None:
-        components = dataclasses.replace(components, theta=_start(Path(start), components.theta))
+    if given["start_from"] is not None:
+        given["start_from"] = str(Path(given["start_from"]).absolute())
+    given["options"] = system_options(**options)
+    if seeds is not None:
+        first = given.pop("seed")
+        planned = [resolve(system, method.lower(), seed=first + i, **given) for i in range(seeds)]
+        _train_seeds(planned, out, tensorboard=tensorboard, quiet=quiet)
+        return
+    settings = resolve(system, method.lower(), **given)
+    components = _built(settings)
     # The first process creates the folder; the others need not see it.
     chosen = str(out or new_path(system, settings.method)) if multihost.is_primary() else None
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
     carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
+
+
+def _train_seeds(
+    planned: list[Settings], out: Path | None, *, tensorboard: bool, quiet: bool
+) -> None:
+    """Train runs that differ only in their seed, and print the mean and the spread of losses."""
+    method = planned[0].method
+    _built(planned[0])  # so that mistakes show before a folder is created
+    if out is not None and (out / "config.json").exists():
+        raise RunError(f"{out} holds a run: choose another folder with --out.")
+    folder = out or new_path(planned[0].system, method)
+    console = Console()
+    again = f"Resume with the same command and --out {folder}"
+    runs = [
+        finished(
+            folder / f"{method}-{settings.seed}",
+            settings,
+            console,
+            again=again,
+            quiet=quiet,
+            tensorboard=tensorboard,
+        )
+        for settings in planned
+    ]
+    run_figure(runs, folder / "figure.png")
+    if not quiet:
+        tell_seeds(console, runs, folder)
+    lost = [run.path for run in runs if run.config.get("diverged")]
+    if lost:
+        raise RunError(
+            f"{', '.join(map(str, lost))}: no worker gives a finite loss or gradient any more. Use "
+            "a smaller learning rate, --lr, and another folder."
+        )
+
+
+def _built(settings: Settings) -> Components:
+    """Build the components of a new run, with the initial parameters that --from names."""
+    components = build(settings)
+    if settings.start_from is None:
+        return components
+    theta = _start(Path(settings.start_from), components.theta)
+    return dataclasses.replace(components, theta=theta)
 
 
 def _start(path: Path, like: Theta) -> Theta:
@@ -166,7 +229,15 @@ def carry_out(run: Run, *, quiet: bool, **options: Any) -> None:
         raise typer.Exit(128 + (outcome.signal or signal.SIGTERM))
 
 
-def finished(path: Path, settings: Settings, console: Console, *, again: str, quiet: bool) -> Run:
+def finished(
+    path: Path,
+    settings: Settings,
+    console: Console,
+    *,
+    again: str,
+    quiet: bool,
+    tensorboard: bool = False,
+) -> Run:
     """Return the finished run with these settings in a folder; start or resume it if need be.
 
     Args:
@@ -175,6 +246,7 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
         console: The console to print to.
         again: The sentence that tells the user how to resume, printed after an interruption.
         quiet: Print only errors.
+        tensorboard: Also write TensorBoard event files to the folder.
 
     Returns:
         The run, which is complete or has diverged.
@@ -197,13 +269,14 @@ def finished(path: Path, settings: Settings, console: Console, *, again: str, qu
         if complete or seconds >= (settings.budget_seconds or math.inf):
             return run
     else:
-        components = build(settings)
+        components = _built(settings)
         run = Run.create(path, settings, components)
     title = f"{settings.method}, seed {settings.seed}"
     try:
         silent = quiet or not console.is_terminal
         with Display(title, console, quiet=silent) as display:
-            stopped = execute(run, components=components, progress=display).signal
+            outcome = execute(run, components=components, progress=display, tensorboard=tensorboard)
+            run, stopped = outcome.run, outcome.signal
     except KeyboardInterrupt:  # during compilation, or for a second time
         stopped = int(signal.SIGINT)
     if stopped is not None:

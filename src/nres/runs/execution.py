@@ -13,7 +13,8 @@ from nres import multihost
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
 from nres.estimators.base import Estimator, blank_state
-from nres.progress import Progress, Reporter, TrainState
+from nres.progress import Callback, Progress, Reporter, TrainState
+from nres.results import TrainResult
 from nres.runs.components import Components
 from nres.runs.defaults import EVALUATIONS
 from nres.runs.folder import Run, RunError, checkpoint_template
@@ -21,7 +22,7 @@ from nres.runs.keeper import Keeper
 from nres.runs.metrics import MetricsWriter, rewind_metrics
 from nres.runs.settings import Settings
 from nres.system import Theta
-from nres.training import Callback, TrainResult, callback_list, train
+from nres.training import callback_list, train
 from nres.workers import Steps
 
 

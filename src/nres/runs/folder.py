@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nres
-from nres import multihost
+from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator, blank_state
 from nres.estimators.values import EstimatorState
@@ -36,7 +36,7 @@ from nres.runs.placement import unplaced
 from nres.runs.settings import Settings
 from nres.runs.trust import foreign_code, is_remembered, remember
 from nres.system import Theta
-from nres.weights import Archive, load_theta, named_arrays, save_theta
+from nres.weights import Archive, named_arrays
 
 # The largest config that nres reads, in bytes.
 LARGEST_CONFIG = 10_000_000
@@ -105,7 +105,7 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
             if settings.start_from is not None:
                 config["start"] = _start_name(components.theta)
-                save_theta(path / config["start"], components.theta)
+                weights.save(path / config["start"], components.theta)
             create_json(path / "config.json", config)
         except FileExistsError:
             raise taken from None
@@ -338,7 +338,7 @@ def new_path(system: str, what: str) -> Path:
 
 def shared_theta(path: Path, like: Theta) -> Theta:
     """Read parameters from a file of a run's folder, which only the first process needs."""
-    theta = load_theta(path, like, follow=False) if multihost.is_primary() else like
+    theta = weights.load(path, like, follow=False) if multihost.is_primary() else like
     leaves, structure = jax.tree.flatten(theta)
     told = multihost.arrays_from_primary([np.asarray(leaf) for leaf in leaves])
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in told])
