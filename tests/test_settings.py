@@ -31,6 +31,7 @@ PLACED |= {"--connect-timeout": 60}
 PRINTED = {"--tensorboard": False, "--quiet": False}
 SYSTEM = {"--set": None, "--policy": None, "--data-dir": None}
 COMMON = {"--workers": None, "--sigma": None, "--optimizer": None, "--lr": None, "--updates": None}
+COMMON |= {"--warmup": None, "--clip": None}
 OPTIONS = {
     "train": COMMON | PLACED | PRINTED | SYSTEM
     | {"--method": "nres", "--window": None, "--period": None, "--noise": None, "--seed": 0}
@@ -79,7 +80,7 @@ def test_settings_are_kept_in_one_form():
 def test_settings_of_earlier_versions_open():
     recorded = runs.resolve("lorenz", "nres").to_json()
     later = ("budget_seconds", "devices", "ray", "actors", "allow_stale", "keep_every")
-    for name in (*later, "start_seed", "start_from"):
+    for name in (*later, "start_seed", "start_from", "warmup", "clip"):
         del recorded[name]
         settings = Settings.from_json(recorded)
         assert getattr(settings, name) == default_of(name)
