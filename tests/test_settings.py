@@ -37,7 +37,7 @@ OPTIONS = {
     | {"--method": "nres", "--window": None, "--period": None, "--noise": None, "--seed": 0}
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
-    | {"--keep-every": None},
+    | {"--keep-every": None, "--config": None, "--trust-code": False},
     "compare": COMMON | SYSTEM
     | {"--methods": "nres,pes,tes,fulles", "--seeds": 3, "--budget-steps": None}
     | {"--budget-seconds": None, "--level": None, "--out": None, "--quiet": False},

@@ -16,33 +16,57 @@ from nres.cli.errors import end, explained
 from nres.cli.multihost import connect
 from nres.cli.options import (
     Method,
+    OptionalSystem,
     Quiet,
     RunFolder,
-    System,
     Tensorboard,
     TrustCode,
     expand,
     setting_options,
     system_options,
+    typed,
 )
 from nres.cli.outcome import diverged, tell_outcome
 from nres.display import Display
 from nres.figures import run_figure
-from nres.runs import Run, RunError, Settings, SettingsError, build, execute, new_path, resolve
+from nres.runs import (
+    Run,
+    RunError,
+    Settings,
+    SettingsError,
+    build,
+    execute,
+    new_path,
+    read_settings,
+    resolve,
+)
 from nres.runs.folder import shared_theta
 from nres.runs.placement import relocated
 from nres.runs.settings import EVERYDAY, checked
+from nres.runs.trust import foreign_code, refusal
 from nres.system import Theta
 
 
 @explained
 @expand(given=setting_options("train"), hosts=connect, options=system_options)
 def train(
-    system: System,
+    context: typer.Context,
+    system: OptionalSystem = None,
     *,
     method: Method = "nres",
     options: dict[str, Any],
     given: dict[str, Any],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read settings from this .yaml, .toml or .json file, or from the folder of a run; "
+            "options on the command line take precedence.",
+            metavar="FILE",
+            show_default="none",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = None,
+    trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     hosts: dict[str, Any],
     out: Annotated[
@@ -64,18 +88,46 @@ def train(
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
     """
     connect(**hosts)
-    start = given["start_from"]
+    own = typed(context, given | {"method": method.lower(), "system": system})
+    merged = _merged(config, own, system_options(**options), trust_code)
+    start = merged.get("start_from")
     if start is not None:
-        given["start_from"] = str(Path(start).absolute())
-    settings = resolve(system, method.lower(), options=system_options(**options), **given)
+        merged["start_from"] = str(Path(start).absolute())
+    settings = resolve(**({"method": method} | merged))
     components = build(settings)
     if start is not None:
         components = dataclasses.replace(components, theta=_start(Path(start), components.theta))
     # The first process creates the folder; the others need not see it.
-    chosen = str(out or new_path(system, settings.method)) if multihost.is_primary() else None
+    name = merged["system"]
+    chosen = str(out or new_path(name, settings.method)) if multihost.is_primary() else None
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
     carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
+
+
+def _merged(
+    config: Path | None, own: dict[str, Any], options: dict[str, Any], trust_code: bool
+) -> dict[str, Any]:
+    """Combine the settings of the command line with those of a file.
+
+    Args:
+        config: The file, or the folder of a run.
+        own: The settings on the command line, which take precedence.
+        options: The arguments of the system on the command line, which do so one by one.
+        trust_code: Run code that only the file names.
+    """
+    recorded = {} if config is None else read_settings(config)
+    merged = recorded | own
+    merged["options"] = recorded.get("options", {}) | options
+    if "system" not in merged:
+        where = "" if config is None else f", or give `system` in {config}"
+        raise SettingsError(f"name a SYSTEM{where}; `nres list` shows those that nres knows.")
+    if config is not None and not trust_code:
+        named = foreign_code(own["system"], options) if "system" in own else []
+        words = refusal(config, merged["system"], merged["options"], named)
+        if words is not None:
+            raise SettingsError(words)
+    return merged
 
 
 def _start(path: Path, like: Theta) -> Theta:

@@ -24,12 +24,12 @@ def seed_number(name: str, value: Any) -> int:
     return whole_number(name, value, *SEEDS)
 
 
-def parsed(parse: Callable[[Any], Any]) -> Callable[[str, Any], str]:
-    """Make a check that `parse` accepts a value, which returns the value in its canonical form."""
+def parsed(parse: Callable[[str], Any]) -> Callable[[str, Any], str]:
+    """Make a check that `parse` accepts a value as text, and that returns its canonical form."""
 
     def check(name: str, value: Any) -> str:
         try:
-            return str(parse(value))
+            return str(parse(str(value)))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 

@@ -34,7 +34,7 @@ from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.placement import unplaced
 from nres.runs.settings import Settings
-from nres.runs.trust import foreign_code, is_remembered, remember
+from nres.runs.trust import refusal, remember
 from nres.system import Theta
 from nres.weights import Archive, load_theta, named_arrays, save_theta
 
@@ -180,13 +180,9 @@ class Run:
         return self.components if settings == unplaced(self.settings) else self._build(settings)
 
     def _build(self, settings: Settings) -> Components:
-        for code in foreign_code(settings.system, settings.options):
-            if not self.trusted and not is_remembered(code):
-                raise RunError(
-                    f"{self.path} is a run of {settings.system}, and opening it would run the code "
-                    f"in {code}, which you have not named on this machine yet. If you trust that "
-                    "code, add --trust-code, or trust_code=True in Python."
-                )
+        words = refusal(self.path, settings.system, settings.options)
+        if words is not None and not self.trusted:
+            raise RunError(words)
         components = self._with_start(build(settings))
         if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(

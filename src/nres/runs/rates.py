@@ -58,13 +58,13 @@ class Cosine:
         return self.last + (self.first - self.last) * wave
 
 
-def parse_rate(text: str | float | int) -> Piecewise | Cosine:
+def parse_rate(text: str) -> Piecewise | Cosine:
     """Read a learning rate: a number, `VALUE,UPDATE:VALUE,...` or `cosine:FROM:TO`.
 
     Raises:
         ValueError: If the text has another form, or a number is out of bounds.
     """
-    if isinstance(text, str) and text.partition(":")[0] == "cosine":
+    if text.partition(":")[0] == "cosine":
         return Cosine.parse(text)
     try:
         return Piecewise.parse(text)
