@@ -42,8 +42,20 @@ def test_a_rate_without_schedule_is_a_number():
 
 @pytest.mark.parametrize(
     "text",
-    "cosine cosine:1 cosine:1:x cosine:1:0.1:5:6 cosine:1:0.1:2.5 cosine:1:0.1:0 cosine:0.1:1 "
-    "cosine:1:-1 cosine:nan:0 cosine:inf:0 cosin:1:0.1 constant".split(),
+    [
+        "cosine",
+        "cosine:1",
+        "cosine:1:x",
+        "cosine:1:0.1:5:6",
+        "cosine:1:0.1:2.5",
+        "cosine:1:0.1:0",
+        "cosine:0.1:1",
+        "cosine:1:-1",
+        "cosine:nan:0",
+        "cosine:inf:0",
+        "cosin:1:0.1",
+        "constant",
+    ],
 )
 def test_a_wrong_schedule_is_refused(text):
     with raises_naming(ValueError, text):

@@ -1,12 +1,12 @@
 """Settings in YAML, TOML and JSON files, and in the folders of runs."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
-from helpers import ROOT, as_users_run, create_run, invoke, raises_naming
+import nres
+from helpers import ROOT, invoke, raises_naming
 from nres import runs
 from nres.runs import trust
 from nres.runs.files import read_settings
@@ -117,12 +117,12 @@ def test_the_command_line_takes_precedence(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_is_repeated_from_its_config(tmp_path):
-    with as_users_run():
-        other = runs.execute(create_run(tmp_path / "other", updates=5)).run
+    start = tmp_path / "start.npz"
+    nres.save_theta(start, {"velocity": np.array([1.5, 3.0], np.float32)})
     short = ["--sigma", 0.1, "--lr", "cosine:0.05:0", "--updates", 5, "--set", "horizon=30"]
-    begun = ["train", f"{ROOT}/examples/bouncer.py:Bouncer", *short, "--from", other.path]
+    begun = ["train", f"{ROOT}/examples/bouncer.py:Bouncer", *short, "--from", start]
     assert invoke(*begun, "--out", tmp_path / "first").exit_code == 0
-    shutil.rmtree(other.path)  # the first run has a copy of the parameters that it started from
+    start.unlink()  # the first run has a copy of the parameters that it started from
     result = invoke("train", "--config", tmp_path / "first", "--out", tmp_path / "again")
     assert result.exit_code == 0, result.output
     first, again = (runs.Run.open(tmp_path / name) for name in ("first", "again"))

@@ -171,13 +171,16 @@ def resume(
     Example: nres resume runs/first
     """
     connect(**hosts)
-    updates = given.pop("updates")
+    updates, stop_after = given.pop("updates"), given.pop("stop_after")
     if updates is not None:
         checked("updates", updates)
     opened = Run.open(run, trust_code=trust_code)
+    settings = relocated(opened.settings, **given)
+    if stop_after is not None:
+        settings = dataclasses.replace(settings, stop_after=stop_after)
     carry_out(
         opened,
-        settings=relocated(opened.settings, **given),
+        settings=settings,
         updates=updates,
         fresh_episodes=fresh_episodes,
         tensorboard=tensorboard,

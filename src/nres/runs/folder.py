@@ -44,6 +44,8 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
+# The reasons to end a run before its last update that its config records.
+EARLY_ENDS = ("diverged", "stopped_early")
 # The number of attempts to read checkpoints that a running process may replace.
 ATTEMPTS = 5
 
@@ -161,6 +163,12 @@ class Run:
         """The entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
+    @property
+    def ended_early(self) -> str | None:
+        """The recorded reason why the run ended before its last update, if there is one."""
+        found = (why.replace("_", " ") for why in EARLY_ENDS if self.config.get(why) is True)
+        return next(found, None)
+
     @cached_property
     def components(self) -> Components:
         """The system, estimator and optimizer, on one device of this machine.
@@ -253,9 +261,9 @@ class Run:
             "when the run has ended."
         )
 
-    def marked(self, diverged: bool) -> "Run":
-        """Record in the config whether the run diverged; call it while `locked`."""
-        return self._with_config({**self.config, "diverged": diverged})
+    def marked(self, **reasons: bool) -> "Run":
+        """Record in the config which of `EARLY_ENDS` applies; call it while `locked`."""
+        return self._with_config({**self.config, **reasons})
 
     def changed(self, **settings: Any) -> "Run":
         """Change settings in the config; call it while `locked`."""

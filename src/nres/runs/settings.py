@@ -202,6 +202,15 @@ class Settings:
         metavar="N",
         default_text="about 40 evaluations, or fewer if they are costly",
     )
+    stop_after: int | None = setting(
+        "Stop early when N evaluations in a row bring no improvement.",
+        count,
+        default=None,
+        panel=METRICS,
+        metavar="N",
+        default_text="off",
+        commands=("train", "resume"),
+    )
     log_every: int = setting(
         "Write an entry of the metrics every N updates.",
         count,
