@@ -47,7 +47,8 @@ TEXTS += [
     "nul\\x",
     "'",
 ]
-PATHS = [*TEXTS, "fresh", "new/er", "x.png", "x.npz", "x.gif", "x.mp4", "x.html", "x.pdf", "x.svg", ".png"]
+PATHS = [*TEXTS, "fresh", "new/er", "x.png", "x.npz", "x.gif", "x.html", "x.pdf", "x.svg", ".png"]
+PATHS += ["x.mp4"]
 SETS = ["horizon=-1", "horizon=1e9", "horizon=abc", "horizon=", "=1", "horizon", "horizon=12.5"]
 SETS += ["test_episodes=0", "nonsense=1", "horizon=null", "horizon=[1]", "horizon=" + "9" * 30]
 SETS += ["horizon=NaN", "horizon=1e999", 'horizon="40"', "horizon=" + "[" * 5000, "horizon=true"]

@@ -85,8 +85,7 @@ def learning_rate(text: str, warmup: int | None) -> float | Callable[[Array], Ar
     after = warmup or 0
 
     def rate(update: Array) -> Array:
-        cosine = isinstance(schedule, Cosine)
-        value = schedule(update, after) if cosine else schedule(update)
+        value = schedule(update, after) if isinstance(schedule, Cosine) else schedule(update)
         if not after:
             return value
         return value * jnp.minimum(jnp.asarray(update, float) / float(after), 1.0)
