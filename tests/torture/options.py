@@ -138,7 +138,7 @@ COMMANDS = {
             "--warmup": NUMBERS,
             "--clip": NUMBERS + FLOATS,
             "--stop-after": NUMBERS,
-            "--config": [*RUNS, *PATHS, "x.yaml", "x.toml", "{run}/config.json", "/dev/zero.json"],
+            "--config": [*RUNS, *PATHS, "x.yaml", "x.toml", "/dev/zero.json"],
             "--updates": NUMBERS,
             "--seed": NUMBERS,
             "--start-seed": NUMBERS,
