@@ -38,6 +38,12 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
+    if outcome.stopped_early:
+        say(
+            f"Stopped early: no improvement in {run.settings.stop_after} evaluations. To go on, "
+            f"give a larger number: nres resume {run.path} --stop-after ...",
+            console,
+        )
     if outcome.unfinished and not outcome.diverged:
         say(f"Interrupted. Resume with: nres resume {run.path}", console)
 

@@ -16,31 +16,44 @@ from nres.cli.errors import end, explained
 from nres.cli.multihost import connect
 from nres.cli.options import (
     Method,
+    OptionalSystem,
     Quiet,
     RunFolder,
-    System,
     Tensorboard,
     TrustCode,
     expand,
     setting_options,
     system_options,
+    typed,
     whole,
 )
 from nres.cli.outcome import diverged, tell_outcome, tell_seeds
 from nres.display import Display
 from nres.figures import run_figure
-from nres.runs import Run, RunError, Settings, SettingsError, build, execute, new_path, resolve
+from nres.runs import (
+    Run,
+    RunError,
+    Settings,
+    SettingsError,
+    build,
+    execute,
+    new_path,
+    read_settings,
+    resolve,
+)
 from nres.runs.components import Components
 from nres.runs.folder import shared_theta
 from nres.runs.placement import relocated
 from nres.runs.settings import EVERYDAY, checked
+from nres.runs.trust import foreign_code, refusal
 from nres.system import Theta
 
 
 @explained
 @expand(given=setting_options("train"), hosts=connect, options=system_options)
 def train(
-    system: System,
+    context: typer.Context,
+    system: OptionalSystem = None,
     *,
     method: Method = "nres",
     seeds: Annotated[
@@ -55,6 +68,17 @@ def train(
     ] = None,
     options: dict[str, Any],
     given: dict[str, Any],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read settings from this .yaml, .toml or .json file, or from the folder of a run; "
+            "options on the command line take precedence.",
+            metavar="FILE",
+            show_default="none",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = None,
+    trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     hosts: dict[str, Any],
     out: Annotated[
@@ -82,18 +106,20 @@ def train(
             "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
         )
     connect(**hosts)
-    if given["start_from"] is not None:
-        given["start_from"] = str(Path(given["start_from"]).absolute())
-    given["options"] = system_options(**options)
+    own = typed(context, given | {"method": method.lower(), "system": system})
+    merged = {"method": method} | _merged(config, own, system_options(**options), trust_code)
+    if merged.get("start_from") is not None:
+        merged["start_from"] = str(Path(merged["start_from"]).absolute())
+    settings = resolve(**merged)
     if seeds is not None:
-        first = given.pop("seed")
-        planned = [resolve(system, method.lower(), seed=first + i, **given) for i in range(seeds)]
-        _train_seeds(planned, out, tensorboard=tensorboard, quiet=quiet)
+        more = [resolve(**merged | {"seed": settings.seed + i}) for i in range(1, seeds)]
+        _train_seeds([settings, *more], out, tensorboard=tensorboard, quiet=quiet)
         return
-    settings = resolve(system, method.lower(), **given)
     components = _built(settings)
     # The first process creates the folder; the others need not see it.
-    chosen = str(out or new_path(system, settings.method)) if multihost.is_primary() else None
+    chosen = (
+        str(out or new_path(settings.system, settings.method)) if multihost.is_primary() else None
+    )
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
     carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
@@ -141,6 +167,31 @@ def _built(settings: Settings) -> Components:
     return dataclasses.replace(components, theta=theta)
 
 
+def _merged(
+    config: Path | None, own: dict[str, Any], options: dict[str, Any], trust_code: bool
+) -> dict[str, Any]:
+    """Combine the settings of the command line with those of a file.
+
+    Args:
+        config: The file, or the folder of a run.
+        own: The settings on the command line, which take precedence.
+        options: The arguments of the system on the command line, which do so one by one.
+        trust_code: Run code that only the file names.
+    """
+    recorded = {} if config is None else read_settings(config)
+    merged = recorded | own
+    merged["options"] = recorded.get("options", {}) | options
+    if "system" not in merged:
+        where = "" if config is None else f", or give `system` in {config}"
+        raise SettingsError(f"name a SYSTEM{where}; `nres list` shows those that nres knows.")
+    if config is not None and not trust_code:
+        named = foreign_code(own["system"], options) if "system" in own else []
+        words = refusal(config, merged["system"], merged["options"], named)
+        if words is not None:
+            raise SettingsError(words)
+    return merged
+
+
 def _start(path: Path, like: Theta) -> Theta:
     """Read the initial parameters from a run's newest checkpoint or from a file."""
     if not multihost.from_primary(path.is_dir()):
@@ -182,13 +233,16 @@ def resume(
     Example: nres resume runs/first
     """
     connect(**hosts)
-    updates = given.pop("updates")
+    updates, stop_after = given.pop("updates"), given.pop("stop_after")
     if updates is not None:
         checked("updates", updates)
     opened = Run.open(run, trust_code=trust_code)
+    settings = relocated(opened.settings, **given)
+    if stop_after is not None:
+        settings = dataclasses.replace(settings, stop_after=stop_after)
     carry_out(
         opened,
-        settings=relocated(opened.settings, **given),
+        settings=settings,
         updates=updates,
         fresh_episodes=fresh_episodes,
         tensorboard=tensorboard,

@@ -139,6 +139,7 @@ def _describe(run: Run, name: str, metrics: dict[str, np.ndarray]) -> dict[str, 
         "settings": {k: v for k, v in settings.to_json().items() if v not in (None, {})},
         "environment": {
             "started": run.config.get("created"),
+            "ended early": run.ended_early,
             "device": run.config.get("device"),
             "versions": run.config.get("versions"),
             "git": run.config.get("git"),

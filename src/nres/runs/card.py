@@ -79,7 +79,9 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
     lines += ["", "## Settings", ""]
-    fields = ("method", "workers", "window", "sigma", "optimizer", "lr", "seed")
-    lines += [f"- {field}: {getattr(settings, field)}" for field in fields]
+    used = settings.to_json()
+    fields = ["method", "workers", "window", "sigma", "optimizer", "lr", "seed"]
+    fields += [field for field in ("warmup", "clip") if used[field] is not None]
+    lines += [f"- {field}: {used[field]}" for field in fields]
     versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())
     return "\n".join([*lines, f"- versions: {versions}", ""])

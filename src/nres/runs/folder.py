@@ -34,7 +34,7 @@ from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.placement import unplaced
 from nres.runs.settings import Settings
-from nres.runs.trust import foreign_code, is_remembered, remember
+from nres.runs.trust import refusal, remember
 from nres.system import Theta
 from nres.weights import Archive, named_arrays
 
@@ -44,6 +44,8 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
+# The reasons to end a run before its last update that its config records.
+EARLY_ENDS = ("diverged", "stopped_early")
 # The number of attempts to read checkpoints that a running process may replace.
 ATTEMPTS = 5
 
@@ -161,6 +163,12 @@ class Run:
         """The entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
+    @property
+    def ended_early(self) -> str | None:
+        """The recorded reason why the run ended before its last update, if there is one."""
+        found = (why.replace("_", " ") for why in EARLY_ENDS if self.config.get(why) is True)
+        return next(found, None)
+
     @cached_property
     def components(self) -> Components:
         """The system, estimator and optimizer, on one device of this machine.
@@ -180,13 +188,9 @@ class Run:
         return self.components if settings == unplaced(self.settings) else self._build(settings)
 
     def _build(self, settings: Settings) -> Components:
-        for code in foreign_code(settings.system, settings.options):
-            if not self.trusted and not is_remembered(code):
-                raise RunError(
-                    f"{self.path} is a run of {settings.system}, and opening it would run the code "
-                    f"in {code}, which you have not named on this machine yet. If you trust that "
-                    "code, add --trust-code, or trust_code=True in Python."
-                )
+        words = refusal(self.path, settings.system, settings.options)
+        if words is not None and not self.trusted:
+            raise RunError(words)
         components = self._with_start(build(settings))
         if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(
@@ -257,9 +261,9 @@ class Run:
             "when the run has ended."
         )
 
-    def marked(self, diverged: bool) -> "Run":
-        """Record in the config whether the run diverged; call it while `locked`."""
-        return self._with_config({**self.config, "diverged": diverged})
+    def marked(self, **reasons: bool) -> "Run":
+        """Record in the config which of `EARLY_ENDS` applies; call it while `locked`."""
+        return self._with_config({**self.config, **reasons})
 
     def changed(self, **settings: Any) -> "Run":
         """Change settings in the config; call it while `locked`."""

@@ -10,7 +10,7 @@ import contextlib
 import importlib.machinery
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,27 @@ def remember(system: str, options: dict[str, Any]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
             lines.writelines(code.replace("\n", " ") + "\n" for code in fresh)
+
+
+def refusal(
+    subject: str | Path, system: str, options: dict[str, Any], named: Iterable[str] = ()
+) -> str | None:
+    """Return the message that refuses to construct a system, or `None` if its code is trusted.
+
+    Args:
+        subject: The folder or file that names the system.
+        system: The name of the system.
+        options: The arguments of its constructor.
+        named: Files and modules that the user names now.
+    """
+    for code in foreign_code(system, options):
+        if code not in named and not is_remembered(code):
+            return (
+                f"{subject} names the system {system}, which would run the code in {code}. You "
+                "have not named that code on this machine yet. If you trust it, add --trust-code, "
+                "or trust_code=True in Python."
+            )
+    return None
 
 
 def is_remembered(code: str) -> bool:

@@ -2,6 +2,7 @@
 
 import ctypes.util
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ def film_episode(
     *,
     steps: int,
     every: int,
-    width: int = 320,
-    height: int = 240,
+    size: tuple[int, int],
 ) -> list[np.ndarray]:
     """Draw one unperturbed episode as frames of red, green and blue bytes.
 
@@ -47,10 +47,13 @@ def film_episode(
         seed: The seed of the initial state.
         steps: The maximal number of steps to show.
         every: The number of steps between two frames.
-        width: The width of a frame, in pixels.
-        height: The height of a frame, in pixels.
+        size: The width and the height of a frame, in pixels.
     """
     mujoco = require_mujoco()
+    width, height = size
+    # The model limits the size of frames, to 640 x 480 by default.
+    limits = pool.model.vis.global_
+    limits.offwidth, limits.offheight = max(limits.offwidth, width), max(limits.offheight, height)
     try:
         renderer = mujoco.Renderer(pool.model, height, width)
     except Exception as error:  # the type depends on what is missing
@@ -78,11 +81,35 @@ def film_episode(
     return frames
 
 
-def save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
-    """Save an animation if the name ends in .gif, else a strip of up to eight frames."""
+def find_ffmpeg() -> str:
+    """Return the path of the program that writes videos, or explain how to install it."""
+    try:
+        import imageio_ffmpeg
+
+        return imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:  # the package, or the program, is missing
+        raise ImportError(
+            "writing .mp4 files needs ffmpeg: pip install 'nres[video]'. Files that end in .gif do "
+            f"not need it. ({error})"
+        ) from error
+
+
+def save(frames: list[np.ndarray], path: Path, seconds: float) -> None:
+    """Save a film: an animation (.gif), a video (.mp4) or a strip of up to eight frames (.png).
+
+    Args:
+        frames: Frames of red, green and blue bytes, all of the same size, which must be even for
+            a video.
+        path: The file to write, whose ending chooses the format.
+        seconds: The time between two frames.
+    """
     from PIL import Image
 
+    if path.suffix == ".mp4":
+        _save_video(frames, path, seconds)
+        return
     if path.suffix == ".gif":
+        milliseconds = round(1000 * seconds)
         images = [Image.fromarray(frame).quantize(64) for frame in frames]
         with replacing(path) as partial:
             images[0].save(
@@ -92,3 +119,20 @@ def save(frames: list[np.ndarray], path: Path, milliseconds: int) -> None:
     chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, min(8, len(frames))).astype(int)]
     with replacing(path) as partial:
         Image.fromarray(np.concatenate(chosen, axis=1)).save(partial)
+
+
+def _save_video(frames: list[np.ndarray], path: Path, seconds: float) -> None:
+    """Save a video in the encoding that all browsers and players show: H.264 with YUV 4:2:0."""
+    height, width, _ = frames[0].shape
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    given += ["-r", f"{1 / seconds:.6f}", "-i", "-"]
+    wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p"]
+    with replacing(path) as partial:
+        done = subprocess.run(
+            [find_ffmpeg(), "-loglevel", "error", *given, *wanted, partial],
+            input=np.stack(frames).tobytes(),
+            capture_output=True,
+        )
+        if done.returncode:
+            words = " ".join(done.stderr.decode(errors="replace").split())
+            raise OSError(f"ffmpeg cannot write {path}: {words}.")
