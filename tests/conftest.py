@@ -94,8 +94,9 @@ def compilations():
 
 @pytest.fixture
 def x64():
-    with jax.enable_x64(True):
-        yield
+    jax.config.update("jax_enable_x64", True)  # in a way that all versions know
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture

@@ -53,22 +53,21 @@ def reference_step(theta, width, depth, tensors, t):
 
 
 @pytest.mark.parametrize(("width", "depth", "t"), [(5, 2, 0), (4, 1, 700)])
-def test_the_network_is_that_of_the_paper(width, depth, t):
+def test_the_network_is_that_of_the_paper(width, depth, t, x64):
     generator = np.random.default_rng(1)
     shapes = ((3, 2), (4,), ())
     params, grads = ([generator.normal(size=s) for s in shapes] for _ in range(2))
     means = [generator.normal(size=(6, *s)) for s in shapes]
     optimizer = lo.PerParameterMLP(width, depth)
     theta = generator.normal(size=optimizer.network.size)
-    with jax.enable_x64(True):
-        state = jnp.concatenate([jnp.asarray(m).reshape(6, -1) for m in means], axis=1)
-        changes, state = optimizer.update(
-            jnp.asarray(theta),
-            [jnp.asarray(g) for g in grads],
-            state,
-            [jnp.asarray(p) for p in params],
-            jnp.int32(t),
-        )
+    state = jnp.concatenate([jnp.asarray(m).reshape(6, -1) for m in means], axis=1)
+    changes, state = optimizer.update(
+        jnp.asarray(theta),
+        [jnp.asarray(g) for g in grads],
+        state,
+        [jnp.asarray(p) for p in params],
+        jnp.int32(t),
+    )
     expected = reference_step(theta, width, depth, zip(params, grads, means, strict=True), t)
     for change, (want, _) in zip(changes, expected, strict=True):
         np.testing.assert_allclose(change, want, rtol=1e-10)
