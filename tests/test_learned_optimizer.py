@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import nres
-from helpers import as_users_run, raises_naming
+from helpers import as_users_run, assert_same, raises_naming
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import convolutional, tasks
@@ -129,7 +129,7 @@ def test_training_by_optax_is_the_inner_loop(tmp_path):
         at = system.table[t]
         updates, state = update(gradient(params, (images[at[0]], labels[at[0]])), state, params)
         params = optax.apply_updates(params, updates)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), params, inner.params)
+        assert_same(params, inner.params, rtol=1e-6)
         evaluated = tuple(x[at[1]] for x in system.task.evaluated_on)
         np.testing.assert_allclose(system.task.outer_loss(params, evaluated), loss, rtol=1e-5)
     with raises_naming(ValueError, "PerParameterMLP"):

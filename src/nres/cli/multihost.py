@@ -1,7 +1,6 @@
 """Connection between the processes of a run on several hosts."""
 
 import contextlib
-import inspect
 import os
 import socket
 import threading
@@ -91,7 +90,7 @@ def connect(
                 **arguments,
                 # Later than the deadline above: JAX would end the process without a message.
                 initialization_timeout=2 * connect_timeout,
-                **_heartbeat(),
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             )
             wrong = num_processes not in (None, jax.process_count())
             with _without_greeting():
@@ -115,13 +114,6 @@ def connect(
                     " JAX detects SLURM, Open MPI, Kubernetes and TPUs; elsewhere give HOST:PORT."
                 )
             raise multihost.HostError(f"this process cannot join the others: {reason}") from error
-
-
-def _heartbeat() -> dict[str, int]:
-    """Return the argument that sets the heartbeat, which JAX 0.6 does not have."""
-    name = "heartbeat_timeout_seconds"
-    known = inspect.signature(jax.distributed.initialize).parameters
-    return {name: HEARTBEAT_SECONDS} if name in known else {}
 
 
 def _checked(coordinator: str, num_processes: int | None, process_id: int | None) -> dict[str, Any]:
