@@ -140,7 +140,9 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    with nres.callbacks.WandB("test", config={"sigma": 0.1}, init={"dir": tmp_path}) as tracker:
+    with nres.callbacks.WandB(
+        "test", config={"sigma": 0.1}, init={"dir": str(tmp_path)}
+    ) as tracker:
         result = train(tracker, updates=2, eval_fn=lambda theta: 3.0)
         summary = dict(tracker.run.summary)
     assert summary["loss"] == pytest.approx(result.history.loss[-1])

@@ -116,7 +116,7 @@ def memory() -> int | None:
     except (AttributeError, OSError, ValueError):
         known = []
     with contextlib.suppress(OSError, ValueError):  # the limit of a container
-        known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        known.append(int(Path("/sys/fs/cgroup/memory.max").read_bytes()))
     return min(known, default=None)
 
 

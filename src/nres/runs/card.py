@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from nres.files import replacing
+from nres.files import write_text
 from nres.runs.folder import Run
 from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
@@ -29,8 +29,7 @@ def write_optimizer(
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     save_optimizer(out, system.optimizer, theta, about)
     card = out.with_suffix(".md")
-    with replacing(card) as partial:
-        partial.write_text(_card(run, system, updates, theta, out.name), encoding="utf-8")
+    write_text(card, _card(run, system, updates, theta, out.name))
     return out, card
 
 

@@ -3,6 +3,7 @@
 import ctypes.util
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ from nres.files import replacing
 from nres.pools.mujoco.task import require_mujoco
 
 HELP = (
-    "MuJoCo cannot draw here. Without a display it needs a rendering library: on Debian or Ubuntu, "
-    "`apt install libosmesa6` and set MUJOCO_GL=osmesa, or, with a GPU, `apt install libegl1` and "
-    "set MUJOCO_GL=egl."
+    "MuJoCo cannot draw here. On Linux without a display it needs a rendering library: on Debian "
+    "or Ubuntu, `apt install libosmesa6` and set MUJOCO_GL=osmesa, or, with a GPU, "
+    "`apt install libegl1` and set MUJOCO_GL=egl."
 )
 
 
 def choose_backend() -> None:
     """Let MuJoCo draw off-screen with an installed library; call this before importing mujoco."""
-    if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
+    if sys.platform != "linux" or "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
         return
     for name, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
         if ctypes.util.find_library(library):
