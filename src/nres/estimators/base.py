@@ -199,7 +199,7 @@ class Estimator(eqx.Module):
         """Do what `init` does, and also return the number of unroll steps that it took."""
         theta = self.check(theta)
         state, spent = _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
-        total, sequential = np.sum([each.steps() for each in spent] or [(0, 0)], axis=0).tolist()
+        total, sequential = np.sum([each.steps() for each in spent] or [Steps(0, 0)], axis=0).tolist()
         return state, Steps(total, sequential)
 
     def check(self, theta: PyTree, seeds: int = 1) -> Theta:
