@@ -9,7 +9,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
@@ -199,8 +198,8 @@ class Estimator(eqx.Module):
         """Do what `init` does, and also return the number of unroll steps that it took."""
         theta = self.check(theta)
         state, spent = _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
-        total, sequential = np.sum([each.steps() for each in spent] or [Steps(0, 0)], axis=0).tolist()
-        return state, Steps(total, sequential)
+        steps = [each.steps() for each in spent]
+        return state, Steps(sum(s.total for s in steps), sum(s.sequential for s in steps))
 
     def check(self, theta: PyTree, seeds: int = 1) -> Theta:
         """Return `theta` as arrays; raise an error if it does not fit the pool or the memory.
