@@ -54,12 +54,14 @@ def hosts(coordinator, count, process):
         (["data", "--download", "nope"], "'nope'"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(arguments, words):
+def test_mistakes_are_told_in_a_sentence(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = invoke(*arguments)
     assert result.exit_code in (1, 2)
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not isinstance(result.exception, ValueError)
+    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.parametrize(

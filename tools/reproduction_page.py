@@ -31,7 +31,7 @@ class Counts(NamedTuple):
         parts += [f"{self.no} not at all"] if self.no else []
         *most, last = parts
         told = f"{', '.join(most)} and {last}"
-        return f"{self.figures} experiments of the paper that we repeated, {told}"
+        return f"{self.figures} experiments that we repeated, {told}"
 
 
 def counts() -> Counts:

@@ -134,22 +134,19 @@ def variance(
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
-    try:
-        with _bar(console, "variance", quiet) as bar:
-            rows = sweep_along(
-                pool,
-                trajectory,
-                jax.random.key(seed),
-                {},
-                lambda update, table: found.update({update: table}),
-                sigmas=[scale],
-                windows=[w],
-                periods=chosen,
-                samples=many,
-                callback=lambda fraction: bar((len(found) + fraction) / len(trajectory)),
-            )
-    except ValueError as error:
-        raise SettingsError(f"{system}: {error}") from error
+    with _measuring(system, folder), _bar(console, "variance", quiet) as bar:
+        rows = sweep_along(
+            pool,
+            trajectory,
+            jax.random.key(seed),
+            {},
+            lambda update, table: found.update({update: table}),
+            sigmas=[scale],
+            windows=[w],
+            periods=chosen,
+            samples=many,
+            callback=lambda fraction: bar((len(found) + fraction) / len(trajectory)),
+        )
     result = {
         "command": ["nres", *sys.argv[1:]],
         "system": settings.system,
@@ -233,12 +230,9 @@ def advise(
     budget = Steps(int(total_steps), int(sequential_steps))
     extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
     folder = _writable(out or new_path(system, "advice"))
-    try:
-        with _bar(console, "measuring", quiet) as bar:
-            key = jax.random.key(seed)
-            advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
-    except ValueError as error:
-        raise SettingsError(f"{system}: {error}") from error
+    with _measuring(system, folder), _bar(console, "measuring", quiet) as bar:
+        key = jax.random.key(seed)
+        advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
     advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
     recommended = {
         "method": advice.method.lower(),
@@ -318,6 +312,17 @@ def _writable(folder: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise SettingsError(f"{folder} is not writable: choose another folder with --out.")
     return folder
+
+
+@contextmanager
+def _measuring(system: str, folder: Path) -> Iterator[None]:
+    """Explain what a measurement refuses, and do not leave an empty folder behind."""
+    try:
+        yield
+    except ValueError as error:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise SettingsError(f"{system}: {error}") from error
 
 
 def _first(sigma: str | None) -> float:
