@@ -84,13 +84,6 @@ def test_unlocking_compiles_no_program_of_its_own(compilations):
     assert not [name for name in compilations if "init" in name]
 
 
-def test_init_and_estimate_are_one_program(compilations):
-    estimator = nres.NRES(Wave(14), workers=5, window=3, sigma=0.1)
-    compilations.clear()
-    estimator.estimate(THETA[Wave], estimator.init(THETA[Wave], KEY))
-    assert len([name for name in compilations if "compute_estimate" in name]) == 1
-
-
 def test_init_in_a_function_that_the_user_compiles():
     estimator = nres.NRES(Wave(), workers=6, window=3, sigma=0.1)
     outside, inside = estimator.init(THETA[Wave], KEY), jax.jit(estimator.init)(THETA[Wave], KEY)

@@ -9,13 +9,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.values import Estimate, EstimatorState, Spent
-from nres.execution import compiled, needed_lengths, state_shapes
+from nres.estimators.values import Estimate, EstimatorState
+from nres.execution import compiled, needed_lengths, repeat, state_shapes
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
@@ -191,15 +192,17 @@ class Estimator(eqx.Module):
         Returns:
             The state for the first call of `estimate`.
         """
-        theta = self.check(theta)
-        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))[0]
+        return self._unlocked(theta, key, update)[0]
 
     def unlock(self, theta: PyTree, key: Any, *, update: int = 0) -> tuple[EstimatorState, Steps]:
         """Do what `init` does, and also return the number of unroll steps that it took."""
+        state, total, sequential = self._unlocked(theta, key, update)
+        total = int(np.asarray(total).sum(dtype=np.int64))
+        return state, Steps(total, int(sequential))
+
+    def _unlocked(self, theta: PyTree, key: Any, update: int) -> tuple[EstimatorState, Any, Any]:
         theta = self.check(theta)
-        state, spent = _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
-        steps = [each.steps() for each in spent]
-        return state, Steps(sum(s.total for s in steps), sum(s.sequential for s in steps))
+        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
     def check(self, theta: PyTree, seeds: int = 1) -> Theta:
         """Return `theta` as arrays; raise an error if it does not fit the pool or the memory.
@@ -242,10 +245,7 @@ class Estimator(eqx.Module):
         Returns:
             The gradient, the loss, the next state, step counts and diagnostics.
         """
-        # An unlocking round and an update are one program, so that `init` compiles nothing more.
-        no_round = Unlocking(jnp.zeros((), bool), jnp.ones(self.workers, bool))
-        share = self.traceable and self.windows > 1
-        estimate = _compute(self, as_theta(theta), state, no_round if share else None)
+        estimate = _compute(self, as_theta(theta), state)
         if self.nonfinite == "raise":
             estimate = raise_if_nonfinite(estimate)
         return estimate
@@ -300,27 +300,27 @@ def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
     return divides and estimator.pool.never_ends(state.carry)
 
 
+@compiled
 def _unlock(
     estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
-) -> tuple[EstimatorState, list[Spent]]:
-    """Run every worker to its starting point; return the state and the steps of each round."""
+) -> tuple[EstimatorState, Int[Array, " workers"], Int[Array, ""]]:
     state, offset = starting_points(estimator, theta, key)
     state = eqx.tree_at(lambda s: s.update, state, update)
-    rounds, spent = offset.max(), []
+    rounds = offset.max()
 
-    def one_round(i, state):
+    def one_round(i, loop):
+        state, total, sequential = loop
         # Workers start late and arrive together, so waiting workers are all at step 0. Whatever a
         # pool does with them meanwhile is undone when their episode begins.
         unlocking = Unlocking(jnp.ones((), bool), i >= rounds - offset)
-        estimate = _compute(estimator, theta, state, unlocking)
-        spent.append(estimate.spent)
-        return estimate.state
+        estimate = compute_estimate(estimator, theta, state, unlocking)
+        spent = estimate.spent
+        longest = spent.bound.sequential - spent.unused[1]
+        return estimate.state, total + estimate.info.steps, sequential + longest
 
-    if isinstance(rounds, jax.core.Tracer):  # in a function that the user compiles
-        return jax.lax.fori_loop(0, rounds, one_round, state), []
-    for i in range(int(rounds)):
-        state = one_round(i, state)
-    return state, spent
+    loop = (state, jnp.zeros_like(offset), jnp.zeros((), jnp.int32))
+    state, total, sequential = repeat(estimator, rounds, one_round, loop)
+    return state, estimator.placement.everywhere(total), sequential
 
 
 def compute_estimate(

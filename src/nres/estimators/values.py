@@ -13,7 +13,7 @@ from nres.workers import Steps, Workers
 class Spent(eqx.Module):
     """Number of unroll steps, as compiled code counts them: a bound, and the unused part of it.
 
-    The bound is a Python int of any size. The unused part is exact up to 2³² steps per call.
+    The bound is a Python int of any size. The unused part is exact up to 2³¹ steps per call.
     """
 
     bound: Steps = eqx.field(static=True)
@@ -21,8 +21,7 @@ class Spent(eqx.Module):
 
     def steps(self) -> Steps:
         """Return the counts as Python ints."""
-        # In rounds in which few workers run, the first number may need the bit of the sign.
-        total, sequential = np.asarray(self.unused).astype(np.uint32).tolist()
+        total, sequential = np.asarray(self.unused).tolist()
         return Steps(self.bound.total - total, self.bound.sequential - sequential)
 
 
