@@ -99,12 +99,12 @@ print("true rates:     ", np.exp(TRUTH).round(2))
 # ## Continue and save
 #
 # The result contains the state of the run. Pass it to `train` to continue exactly where the run
-# stopped. `save_theta` and `load_theta` keep parameters in a file.
+# stopped. `save` and `load` keep parameters in a file.
 
 # %%
 more = nres.train(estimator, optimizer, result.theta, updates=10, state=result.state)
-nres.save_theta("rates.npz", more.theta)
-print(nres.load_theta("rates.npz", like=start))
+nres.save("rates.npz", more.theta)
+print(nres.load("rates.npz", like=start))
 
 # %% [markdown]
 # To use another method, replace `NRES`: `PES`, `FullES`, `TBPTT` and the others have the same

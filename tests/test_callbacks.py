@@ -135,6 +135,7 @@ def test_tensorboard(tmp_path):
     assert b"grad_norm" in file.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
@@ -151,6 +152,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     assert wandb.run is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_in_a_database(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")

@@ -60,6 +60,7 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     assert "diverged" in repr(result)
 
 
+@pytest.mark.slow
 def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     name = as_file(Cliff, tmp_path / "cliff.py")
     out = tmp_path / "run"
@@ -103,6 +104,7 @@ class Moody(nres.System):
         return jnp.ones(1)
 
 
+@pytest.mark.slow
 def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
     name = as_file(Moody, tmp_path / "moody.py")
     options = ["--method", "fulles", "--sigma", 0.1, "--lr", 0.01, "--workers", 1, "--updates", 7]
@@ -128,6 +130,7 @@ class Steep(nres.System):
         return jnp.ones(3)
 
 
+@pytest.mark.slow
 def test_a_sigma_that_multiplies_the_loss_is_reported(tmp_path):
     name = as_file(Steep, tmp_path / "steep.py")
     options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]

@@ -89,6 +89,7 @@ def test_variance_of_dodge_is_what_the_theorem_says_of_nres():
         assert abs(measured - predicted) < 4 * stderr
 
 
+@pytest.mark.slow
 def test_uoro_with_a_state_of_several_types_and_with_none():
     class Counter(nres.System):
         """A state without any real number: only the loss itself depends on theta."""

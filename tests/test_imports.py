@@ -111,8 +111,19 @@ def imports(package, walk=ast.walk):
 # As docs/built.md gives them; modules that are not named here are below all of these.
 LAYERS = (
     *("system", "weights", "policies", "noise", "workers", "pools", "execution", "placement"),
-    *("tracing", "estimators", "updates", "history", "progress", "display", "training"),
-    *("evaluation", "variance", "callbacks", "systems", "runs", "figures", "report", "cli"),
+    *("tracing", "estimators", "updates", "history", "seeds", "progress", "display"),
+    *(
+        "results",
+        "loop",
+        "training",
+        "evaluation",
+        "variance",
+        "callbacks",
+        "systems",
+        "runs",
+        "figures",
+    ),
+    *("report", "cli"),
 )
 
 

@@ -113,6 +113,7 @@ def test_classical_optimizers_are_those_of_optax(mine, other):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5), *ends)
 
 
+@pytest.mark.slow
 def test_training_by_optax_is_the_inner_loop(tmp_path):
     """Both take the same steps, and the optimizer passes through a file."""
     system = small_system()

@@ -101,6 +101,7 @@ def test_the_kernels_of_convolutions_are_plain_jax():
         jax.tree.map(close, fused, plain)
 
 
+@pytest.mark.slow
 def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
     params = convolutional.init_convolutional(1, 2, KEY)
     images = jax.random.randint(KEY, (2, 32, 32, 3), 0, 256).astype(jnp.uint8)

@@ -91,6 +91,7 @@ def test_gradients_are_clipped_by_their_global_norm(norm, scale):
 SCHEDULED = {"lr": "cosine:0.05:0.001", "warmup": 4, "clip": 0.5, "optimizer": "adam"}
 
 
+@pytest.mark.slow
 def test_a_resumed_or_extended_run_keeps_its_schedule(tmp_path):
     with as_users_run():
         whole = runs.execute(create_run(tmp_path / "whole", **SCHEDULED)).run

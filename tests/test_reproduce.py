@@ -124,6 +124,7 @@ def test_ranking_of_a_comparison(tmp_path):
     assert described["reached"]["update"] == [20, 20]
 
 
+@pytest.mark.slow
 def test_reproducing_a_comparison(tmp_path, monkeypatch):
     small = ["ablation-N", "--quick", "--out", tmp_path]
     result = reproduce(*small)
@@ -158,6 +159,7 @@ def test_reproducing_a_comparison(tmp_path, monkeypatch):
     assert "--out" in full.stderr
 
 
+@pytest.mark.slow
 def test_reproducing_another_figure(tmp_path):
     name = "lorenz-paths"
     result = reproduce(name, "--quick", "--out", tmp_path, "--quiet")

@@ -45,6 +45,7 @@ def test_a_run_stops_early_also_if_it_is_killed(tmp_path, killed_at):
     assert list(opened.metrics["update"][evaluated]) == [0, 5, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_stopping_early_on_the_command_line(tmp_path):
     with as_users_run():

@@ -159,6 +159,7 @@ def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
         _ = runs.Run.open(tmp_path / "run").components
 
 
+@pytest.mark.slow
 def test_a_policy_is_no_code(tmp_path):
     options = ["--sigma", 0.1, "--lr", 0.1, "--workers", 2, "--window", 5, "--updates", 2]
     options += ["--policy", "mlp:4", "--set", "horizon=10", "--quiet"]

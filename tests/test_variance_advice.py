@@ -33,6 +33,7 @@ def hysteretic_gradient(system, thetas, window):
     return g
 
 
+@pytest.mark.slow
 def test_hysteresis(monkeypatch):
     monkeypatch.setattr(measured, "BATCHES", 16)
     estimator = nres.NRES(SYSTEM, window=3, workers=20, sigma=0.1)

@@ -134,7 +134,7 @@ def variance(
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
-    with _measuring(system, folder), _bar(console, "variance", quiet) as bar:
+    with _measuring(system, folder, out is None), _bar(console, "variance", quiet) as bar:
         rows = sweep_along(
             pool,
             trajectory,
@@ -230,7 +230,7 @@ def advise(
     budget = Steps(int(total_steps), int(sequential_steps))
     extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
     folder = _writable(out or new_path(system, "advice"))
-    with _measuring(system, folder), _bar(console, "measuring", quiet) as bar:
+    with _measuring(system, folder, out is None), _bar(console, "measuring", quiet) as bar:
         key = jax.random.key(seed)
         advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
     advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
@@ -315,14 +315,16 @@ def _writable(folder: Path) -> Path:
 
 
 @contextmanager
-def _measuring(system: str, folder: Path) -> Iterator[None]:
-    """Explain what a measurement refuses, and do not leave an empty folder behind."""
+def _measuring(system: str, folder: Path, created: bool) -> Iterator[None]:
+    """Explain what a measurement refuses; if it fails, remove the folder that nres created."""
     try:
         yield
-    except ValueError as error:
-        if not any(folder.iterdir()):
+    except BaseException as error:
+        if created and not any(folder.iterdir()):
             folder.rmdir()
-        raise SettingsError(f"{system}: {error}") from error
+        if isinstance(error, ValueError):
+            raise SettingsError(f"{system}: {error}") from error
+        raise
 
 
 def _first(sigma: str | None) -> float:
