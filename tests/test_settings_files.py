@@ -74,6 +74,15 @@ def test_settings_are_read(tmp_path, name, text):
         ("a.yaml", "options: 3", ["options", "3"]),
         ("a.yaml", "lr: [", ["YAML", "line 1"]),
         ("a.yaml", "lr: !!python/object/apply:os.getcwd []", ["python/object"]),
+        ("a.yaml", "options: {a: &x [1], b: *x}", ["*x", "line 1"]),
+        ("a.yaml", "seed: 1\nlr: 2\nseed: 3", ["'seed'"]),
+        ("a.yaml", "options: {horizon: 1, horizon: 2}", ["'horizon'"]),
+        ("a.json", '{"options": {"horizon": 1, "horizon": 2}}', ["'horizon'"]),
+        ("a.yaml", "updates: 1:30", ["updates", "'1:30'"]),
+        ("a.yaml", "updates: 0x10", ["updates", "'0x10'"]),
+        ("a.yaml", 'seed: !!bool "x"', ["YAML", "'x'"]),
+        ("a.yaml", 'seed: !!timestamp "x"', ["YAML"]),
+        ("a.yaml", 'seed: !!int ""', ["YAML"]),
         ("a.yaml", "", ["None"]),
         ("a.yaml", "- lr", ["['lr']"]),
         ("a.toml", "lr = =\n", ["TOML", "line 1"]),
@@ -87,6 +96,14 @@ def test_a_wrong_file_is_refused(tmp_path, name, text, culprits):
     file = written(tmp_path / name, text)
     with raises_naming(runs.SettingsError, file, *culprits):
         read_settings(file)
+
+
+def test_numbers_in_yaml_are_those_of_other_formats(tmp_path):
+    values = "[010, -3, +4, 0.5, .5, 2., -1e3, 1E+2, -.inf, 1:30, 1_000]"
+    found = read_settings(written(tmp_path / "s.yaml", f"options: {{x: {values}}}"))
+    expected = [10, -3, 4, 0.5, 0.5, 2.0, -1000.0, 100.0, -np.inf, "1:30", "1_000"]
+    assert found["options"]["x"] == expected
+    assert list(map(type, found["options"]["x"])) == list(map(type, expected))
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
