@@ -310,6 +310,24 @@ def test_a_local_ray_cluster_is_closed_to_other_machines():
     assert all(address.partition(":")[0].endswith("0100007F") for address in opened), opened
 
 
+@pytest.mark.parametrize("target", ["theirs.npz", "run"])
+def test_a_start_that_is_a_link_is_not_followed(target, run, tmp_path):
+    """A run that is repeated takes its initial parameters from its own folder only."""
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30", "--quiet"]
+    begun = ["train", f"{BOUNCER}:Bouncer", *short]
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert invoke(*begun, "--from", run.path, "--out", first).exit_code == 0
+    (start,) = first.glob("start-*.npz")
+    start.rename(tmp_path / "theirs.npz")
+    start.symlink_to(run.path if target == "run" else tmp_path / target)
+    assert start.name in said(invoke("train", "--config", first, "--out", again))
+    assert not again.exists()
+    # A link that the user names is followed.
+    link = tmp_path / "link"
+    link.symlink_to(start.readlink())
+    assert invoke(*begun, "--from", link, "--out", again).exit_code == 0
+
+
 def test_a_start_of_another_run_needs_none_of_its_code(foreign, tmp_path):
     """Parameters are arrays: taking them over runs nothing."""
     short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30"]

@@ -194,8 +194,10 @@ def _merged(
 
 def _start(path: Path, like: Theta) -> Theta:
     """Read the initial parameters from a run's newest checkpoint or from a file."""
-    if not multihost.from_primary(path.is_dir()):
-        return shared_theta(path.resolve(), like)
+    # A run may come from somebody else, so a link in its folder is not followed; others are.
+    target = path if (path.parent / "config.json").exists() else path.resolve()
+    if not multihost.from_primary(target.is_dir() and not target.is_symlink()):
+        return shared_theta(target, like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
         updates = checkpoints.updates()
         if not updates:
