@@ -133,6 +133,28 @@ def test_the_command_line_takes_precedence(tmp_path, monkeypatch):
     assert runs.Run.open(tmp_path / "b").settings == runs.resolve(**GIVEN | changes)
 
 
+@pytest.mark.parametrize(
+    ("typed", "placed"),
+    [
+        (["--ray", "none"], (None, None, None)),
+        (["--devices", 1], (1, None, None)),
+        (["--ray", "auto"], (None, "auto", None)),
+        (["--actors", 3], (None, "local", 3)),
+        ([], (None, "local", 2)),
+    ],
+)
+def test_a_run_is_repeated_elsewhere(tmp_path, monkeypatch, typed, placed):
+    found = []
+    monkeypatch.setattr("nres.cli.train._built", found.append)
+    monkeypatch.setattr(runs.Run, "create", lambda *arguments: None)
+    monkeypatch.setattr("nres.cli.train.carry_out", lambda run, **options: None)
+    file = written(tmp_path / "s.yaml", YAML + "ray: local\nactors: 2\n")
+    result = invoke("train", "--config", file, "--out", tmp_path / "run", *typed)
+    assert result.exit_code == 0, result.output
+    (settings,) = found
+    assert (settings.devices, settings.ray, settings.actors) == placed
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_is_repeated_from_its_config(tmp_path):
     start = tmp_path / "start.npz"

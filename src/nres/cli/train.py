@@ -43,7 +43,7 @@ from nres.runs import (
 )
 from nres.runs.components import Components
 from nres.runs.folder import shared_theta
-from nres.runs.placement import relocated
+from nres.runs.placement import PLACEMENT, relocated
 from nres.runs.settings import EVERYDAY, checked
 from nres.runs.trust import foreign_code, refusal
 from nres.system import Theta
@@ -179,7 +179,11 @@ def _merged(
         trust_code: Run code that only the file names.
     """
     recorded = {} if config is None else read_settings(config)
+    if "ray" in own or "devices" in own:  # the run moves, as with `nres resume`
+        recorded = {name: recorded[name] for name in recorded if name not in PLACEMENT}
     merged = recorded | own
+    if own.get("ray") == "none":
+        del merged["ray"]
     merged["options"] = recorded.get("options", {}) | options
     if "system" not in merged:
         where = "" if config is None else f", or give `system` in {config}"
