@@ -78,6 +78,36 @@ def test_code_that_a_folder_names_is_not_run(command, foreign, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
+def test_a_cluster_that_only_a_folder_or_file_names_is_not_contacted(run, tmp_path, monkeypatch):
+    """Ray unpickles what a cluster sends, so the cluster could run code here."""
+    asked = []
+
+    def connect(address, cpus):
+        asked.append(address)
+        raise ValueError("nobody answers")
+
+    monkeypatch.setattr("nres.runs.placement.connect", connect)
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    change(path, ray="evil:1")
+    repeat = ["train", "--config", path, "--out", tmp_path / "out"]
+    resume = ["resume", path, "--updates", 6]
+    for command in (repeat, resume):
+        line = said(invoke(*command))
+        assert "evil:1" in line
+        assert "--trust-code" in line
+        assert asked == []
+    assert invoke("evaluate", path, "--episodes", 2).exit_code == 0  # which needs no cluster
+    assert asked == []
+    for command in (repeat, resume):
+        said(invoke(*command, "--trust-code"))
+        said(invoke(*command, "--ray", "mine:2"))
+    said(invoke(*repeat, "--ray", "evil:1"))
+    assert asked == ["evil:1", "mine:2", "evil:1", "mine:2", "evil:1"]
+    change(path, ray="mine:2")  # as if that had succeeded: the user named this cluster
+    said(invoke(*resume))
+    assert asked.pop() == "mine:2"
+
+
 def test_code_that_is_trusted_is_run(foreign, tmp_path):
     result = invoke("evaluate", foreign, "--trust-code", "--episodes", 2)
     assert result.exit_code == 0, result.output

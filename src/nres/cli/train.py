@@ -45,7 +45,7 @@ from nres.runs.components import Components
 from nres.runs.folder import shared_theta
 from nres.runs.placement import PLACEMENT, relocated
 from nres.runs.settings import EVERYDAY, checked
-from nres.runs.trust import foreign_code, refusal
+from nres.runs.trust import foreign_cluster, foreign_code, refusal
 from nres.system import Theta
 
 
@@ -176,7 +176,7 @@ def _merged(
         config: The file, or the folder of a run.
         own: The settings on the command line, which take precedence.
         options: The arguments of the system on the command line, which do so one by one.
-        trust_code: Run code that only the file names.
+        trust_code: Run code, and connect to a Ray cluster, that only the file names.
     """
     recorded = {} if config is None else read_settings(config)
     if "ray" in own or "devices" in own:  # the run moves, as with `nres resume`
@@ -190,7 +190,9 @@ def _merged(
         raise SettingsError(f"name a SYSTEM{where}; `nres list` shows those that nres knows.")
     if config is not None and not trust_code:
         named = foreign_code(own["system"], options) if "system" in own else []
-        words = refusal(config, merged["system"], merged["options"], named)
+        named += foreign_cluster(own.get("ray"))
+        ray = merged.get("ray")
+        words = refusal(config, merged["system"], merged["options"], ray, named)
         if words is not None:
             raise SettingsError(words)
     return merged
