@@ -158,7 +158,7 @@ def test_a_run_is_repeated_elsewhere(tmp_path, monkeypatch, typed, placed):
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_is_repeated_from_its_config(tmp_path):
     start = tmp_path / "start.npz"
-    nres.save_theta(start, {"velocity": jnp.array([1.5, 3.0])})
+    nres.save(start, {"velocity": jnp.array([1.5, 3.0])})
     short = ["--sigma", 0.1, "--lr", "cosine:0.05:0", "--updates", 5, "--set", "horizon=30"]
     begun = ["train", f"{ROOT}/examples/bouncer.py:Bouncer", *short, "--from", start]
     assert invoke(*begun, "--out", tmp_path / "first").exit_code == 0
