@@ -9,6 +9,7 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_users_run, create_run, invoke, raises_naming
 from nres import runs
+from nres.cli.compare import _updates
 from nres.runs.rates import learning_rate, parse_rate
 from nres.runs.settings import Settings
 
@@ -75,6 +76,23 @@ def test_a_schedule_records_its_length():
         runs.resolve("lorenz", "nres", lr="cosine:1:0", budget_seconds=1.0)
     with raises_naming(runs.SettingsError, "sigma", "cosine:1:0.1"):
         runs.resolve("lorenz", "nres", sigma="cosine:1:0.1")
+
+
+@pytest.mark.parametrize("lr", ["1e-3", "1e-3,20:1e-4", "cosine:1e-3:0"])
+def test_a_warmup_is_shorter_than_the_run(lr):
+    assert runs.resolve("lorenz", "nres", lr=lr, updates=50, warmup=49).warmup == 49
+    with raises_naming(runs.SettingsError, "warmup", 50):
+        runs.resolve("lorenz", "nres", lr=lr, updates=50, warmup=50)
+    if "cosine" not in lr:  # nobody knows how many updates fit into a budget
+        runs.resolve("lorenz", "nres", lr=lr, updates=50, warmup=50, budget_seconds=1.0)
+
+
+def test_a_budget_of_steps_may_exceed_the_updates_of_the_preset():
+    usual = runs.resolve("lorenz", "nres", eval_every=1)
+    own = {"lr": "cosine:1e-3:0", "warmup": usual.updates + 1}
+    each = 2 * usual.workers * usual.window  # two members
+    made = _updates("lorenz", "nres", own, None, each * (usual.updates + 5.0), None)
+    assert made == usual.updates + 5
 
 
 @pytest.mark.parametrize(("norm", "scale"), [(0.5, 0.1), (50.0, 1.0)])

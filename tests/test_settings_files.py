@@ -74,6 +74,15 @@ def test_settings_are_read(tmp_path, name, text):
         ("a.yaml", "options: 3", ["options", "3"]),
         ("a.yaml", "lr: [", ["YAML", "line 1"]),
         ("a.yaml", "lr: !!python/object/apply:os.getcwd []", ["python/object"]),
+        ("a.yaml", "options: {a: &x [1], b: *x}", ["*x", "line 1"]),
+        ("a.yaml", "seed: 1\nlr: 2\nseed: 3", ["'seed'"]),
+        ("a.yaml", "options: {horizon: 1, horizon: 2}", ["'horizon'"]),
+        ("a.json", '{"options": {"horizon": 1, "horizon": 2}}', ["'horizon'"]),
+        ("a.yaml", "updates: 1:30", ["updates", "'1:30'"]),
+        ("a.yaml", "updates: 0x10", ["updates", "'0x10'"]),
+        ("a.yaml", 'seed: !!bool "x"', ["YAML", "'x'"]),
+        ("a.yaml", 'seed: !!timestamp "x"', ["YAML"]),
+        ("a.yaml", 'seed: !!int ""', ["YAML"]),
         ("a.yaml", "", ["None"]),
         ("a.yaml", "- lr", ["['lr']"]),
         ("a.toml", "lr = =\n", ["TOML", "line 1"]),
@@ -87,6 +96,14 @@ def test_a_wrong_file_is_refused(tmp_path, name, text, culprits):
     file = written(tmp_path / name, text)
     with raises_naming(runs.SettingsError, file, *culprits):
         read_settings(file)
+
+
+def test_numbers_in_yaml_are_those_of_other_formats(tmp_path):
+    values = "[010, -3, +4, 0.5, .5, 2., -1e3, 1E+2, -.inf, 1:30, 1_000]"
+    found = read_settings(written(tmp_path / "s.yaml", f"options: {{x: {values}}}"))
+    expected = [10, -3, 4, 0.5, 0.5, 2.0, -1000.0, 100.0, -np.inf, "1:30", "1_000"]
+    assert found["options"]["x"] == expected
+    assert list(map(type, found["options"]["x"])) == list(map(type, expected))
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
@@ -114,6 +131,28 @@ def test_the_command_line_takes_precedence(tmp_path, monkeypatch):
     assert invoke(*common, tmp_path / "b", *more).exit_code == 0
     changes = {"seed": 0, "method": "nres", "options": {"horizon": 50, "test_episodes": 2}}
     assert runs.Run.open(tmp_path / "b").settings == runs.resolve(**GIVEN | changes)
+
+
+@pytest.mark.parametrize(
+    ("typed", "placed"),
+    [
+        (["--ray", "none"], (None, None, None)),
+        (["--devices", 1], (1, None, None)),
+        (["--ray", "auto"], (None, "auto", None)),
+        (["--actors", 3], (None, "local", 3)),
+        ([], (None, "local", 2)),
+    ],
+)
+def test_a_run_is_repeated_elsewhere(tmp_path, monkeypatch, typed, placed):
+    found = []
+    monkeypatch.setattr("nres.cli.train._built", found.append)
+    monkeypatch.setattr(runs.Run, "create", lambda *arguments: None)
+    monkeypatch.setattr("nres.cli.train.carry_out", lambda run, **options: None)
+    file = written(tmp_path / "s.yaml", YAML + "ray: local\nactors: 2\n")
+    result = invoke("train", "--config", file, "--out", tmp_path / "run", *typed)
+    assert result.exit_code == 0, result.output
+    (settings,) = found
+    assert (settings.devices, settings.ray, settings.actors) == placed
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -74,8 +74,8 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run the code of the system that the folder or file names, even if you have not "
-        "named it on this machine.",
+        help="Run the code of the system, and use the Ray cluster, that the folder or file names, "
+        "even if you have not named them on this machine.",
         rich_help_panel=EVERYDAY,
     ),
 ]

@@ -43,9 +43,9 @@ from nres.runs import (
 )
 from nres.runs.components import Components
 from nres.runs.folder import shared_theta
-from nres.runs.placement import relocated
+from nres.runs.placement import PLACEMENT, relocated
 from nres.runs.settings import EVERYDAY, checked
-from nres.runs.trust import foreign_code, refusal
+from nres.runs.trust import foreign_cluster, foreign_code, refusal
 from nres.system import Theta
 
 
@@ -176,17 +176,23 @@ def _merged(
         config: The file, or the folder of a run.
         own: The settings on the command line, which take precedence.
         options: The arguments of the system on the command line, which do so one by one.
-        trust_code: Run code that only the file names.
+        trust_code: Run code, and connect to a Ray cluster, that only the file names.
     """
     recorded = {} if config is None else read_settings(config)
+    if "ray" in own or "devices" in own:  # the run moves, as with `nres resume`
+        recorded = {name: recorded[name] for name in recorded if name not in PLACEMENT}
     merged = recorded | own
+    if own.get("ray") == "none":
+        del merged["ray"]
     merged["options"] = recorded.get("options", {}) | options
     if "system" not in merged:
         where = "" if config is None else f", or give `system` in {config}"
         raise SettingsError(f"name a SYSTEM{where}; `nres list` shows those that nres knows.")
     if config is not None and not trust_code:
         named = foreign_code(own["system"], options) if "system" in own else []
-        words = refusal(config, merged["system"], merged["options"], named)
+        named += foreign_cluster(own.get("ray"))
+        ray = merged.get("ray")
+        words = refusal(config, merged["system"], merged["options"], ray, named)
         if words is not None:
             raise SettingsError(words)
     return merged
@@ -194,8 +200,10 @@ def _merged(
 
 def _start(path: Path, like: Theta) -> Theta:
     """Read the initial parameters from a run's newest checkpoint or from a file."""
-    if not multihost.from_primary(path.is_dir()):
-        return shared_theta(path.resolve(), like)
+    # A run may come from somebody else, so a link in its folder is not followed; others are.
+    target = path if (path.parent / "config.json").exists() else path.resolve()
+    if not multihost.from_primary(target.is_dir() and not target.is_symlink()):
+        return shared_theta(target, like)
     with Checkpoints(path / "checkpoints", write=False) as checkpoints:
         updates = checkpoints.updates()
         if not updates:

@@ -28,7 +28,7 @@ from nres.runs.folder import device, versions
 from nres.runs.names import full_name
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY
-from nres.runs.trust import remember
+from nres.runs.trust import foreign_code, remember
 from nres.system import Theta
 from nres.variance import Row, sweep_along
 from nres.variance import advise as advise_on
@@ -284,7 +284,7 @@ def _measured(
         if (its := opened.settings.system) != named:
             raise SettingsError(f"{run} is a run of {its}, not of {system}.")
         # The command names the code of the run, but not the modules that its options might import.
-        remember(named, {})
+        remember(foreign_code(named, {}))
         if options:
             raise SettingsError(
                 "--set, --policy and --data-dir cannot change the system of a run: leave them out."

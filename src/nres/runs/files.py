@@ -3,7 +3,8 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -63,7 +64,8 @@ def _content(file: Path) -> dict[Any, Any]:
         values = PARSERS[file.suffix](read_plain(file, LARGEST_CONFIG).decode())
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        # PyYAML raises the second and the third for some tags, for example !!bool "x".
         words = " ".join(str(error).split())
         raise SettingsError(f"{file} is not valid {file.suffix[1:].upper()}: {words}.") from error
     if not isinstance(values, dict):
@@ -75,18 +77,59 @@ def _content(file: Path) -> dict[Any, Any]:
 
 
 def _parse_yaml(text: str) -> Any:
+    """Read YAML with the numbers of YAML 1.2, without aliases and repeated keys."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Loader that also reads 1e-3 as a number, as YAML 1.2 and TOML do."""
+    integer, real = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
-    number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    class Loader(yaml.SafeLoader):
+        # YAML 1.1 would read 010 as 8, 1:30 as 90, and 1e-3 as text.
+        yaml_implicit_resolvers = {
+            first: [(tag, pattern) for tag, pattern in known if tag not in (integer, real)]
+            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """Refuse aliases: a few lines of them could stand for any amount of data."""
+            if self.check_event(yaml.AliasEvent):
+                event = self.peek_event()
+                words = f"the alias *{event.anchor} is not allowed: repeat the value"
+                raise yaml.composer.ComposerError(None, None, words, event.start_mark)
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            """Refuse repeated keys, of which PyYAML would use the last."""
+            if isinstance(node, yaml.MappingNode):
+                _check_unique(str(key.value) for key, _ in node.value)
+            return super().construct_mapping(node, deep)
+
+    digits = list("-+.0123456789")
+    Loader.add_implicit_resolver(integer, re.compile(r"[-+]?\d+$"), digits)
+    number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    Loader.add_implicit_resolver(real, re.compile(number), digits)
+    Loader.add_constructor(integer, lambda loader, node: int(loader.construct_scalar(node)))
     return yaml.load(text, Loader)
 
 
+def _parse_json(text: str) -> Any:
+    """Read JSON without repeated keys."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_unique(key for key, _ in pairs)
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def _check_unique(keys: Iterable[str]) -> None:
+    """Raise an error if a key occurs twice."""
+    repeated = [key for key, times in Counter(keys).items() if times > 1]
+    if repeated:
+        raise ValueError(f"the key {repeated[0]!r:.60} occurs more than once")
+
+
 PARSERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
-    {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": tomllib.loads, ".json": json.loads}
+    {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": tomllib.loads, ".json": _parse_json}
 )
 
 

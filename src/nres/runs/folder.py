@@ -34,7 +34,7 @@ from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.placement import unplaced
 from nres.runs.settings import Settings
-from nres.runs.trust import refusal, remember
+from nres.runs.trust import foreign_cluster, foreign_code, refusal, remember
 from nres.system import Theta
 from nres.weights import Archive, named_arrays
 
@@ -67,7 +67,7 @@ class Run:
     path: Path
     config: dict[str, Any]
     trusted: bool = False
-    """True to run the code that the config names, wherever the folder comes from."""
+    """True to trust the code and the cluster in the config, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
@@ -80,7 +80,7 @@ class Run:
             RunError: The folder is not empty or not writable.
         """
         path = Path(path)
-        remember(settings.system, settings.options)
+        remember(foreign_code(settings.system, settings.options) + foreign_cluster(settings.ray))
         trace = fingerprint(settings, components)
         multihost.check_same(settings.to_json() | {"the code of the system": trace})
         if not multihost.is_primary():
@@ -121,8 +121,8 @@ class Run:
 
         Args:
             path: The folder.
-            trust_code: Let `components` run the code that the config names, even if you have not
-                named it on this machine (see `nres.runs.trust`).
+            trust_code: Let it run the code, and use the Ray cluster, that the config names, even if
+                you have not named them on this machine (see `nres.runs.trust`).
 
         Returns:
             The run.
@@ -185,10 +185,12 @@ class Run:
             settings: Settings that move the run elsewhere; by default its own.
         """
         settings = settings or self.settings
+        if settings.ray != self.settings.ray:  # the caller names another cluster
+            remember(foreign_cluster(settings.ray))
         return self.components if settings == unplaced(self.settings) else self._build(settings)
 
     def _build(self, settings: Settings) -> Components:
-        words = refusal(self.path, settings.system, settings.options)
+        words = refusal(self.path, settings.system, settings.options, settings.ray)
         if words is not None and not self.trusted:
             raise RunError(words)
         components = self._with_start(build(settings))
