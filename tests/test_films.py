@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import imageio_ffmpeg
 import numpy as np
@@ -9,17 +11,19 @@ import pytest
 from PIL import Image
 
 from helpers import create_run, invoke, raises_naming
-from nres.pools.mujoco.render import save
+from nres.pools.mujoco.render import film_episode, save
 
 # Frames of one colour each, of 50 x 34 pixels, which is no multiple of 16.
 COLOURS = np.array([[200, 30, 30], [30, 180, 30], [40, 40, 210], [230, 230, 230]], np.uint8)
 FRAMES = [np.broadcast_to(colour, (34, 50, 3)) for colour in COLOURS]
 
 
-def test_a_video_is_read_back_frame_by_frame(tmp_path):
-    file = tmp_path / "film.mp4"
-    save(FRAMES, file, 0.25)
-    assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
+@pytest.mark.parametrize("name", ["film.mp4", "swim:1.mp4", "-d/film.mp4"])
+def test_a_video_is_read_back_frame_by_frame(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    save(FRAMES, Path(name), 0.25)
+    file = tmp_path / name
+    assert list(file.parent.iterdir()) == [file]
     decode = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", file, "-f", "rawvideo", "-pix_fmt", "rgb24"]
     raw = subprocess.run([*decode, "-"], capture_output=True, check=True).stdout
     read = np.frombuffer(raw, np.uint8).reshape(-1, 34, 50, 3)
@@ -60,6 +64,13 @@ def test_wrong_options_are_refused(tmp_path, options, culprit):
     refused = invoke("render", run.path, *options)
     assert refused.exit_code == 2
     assert culprit in refused.stderr
+
+
+def test_a_film_that_does_not_fit_into_memory_is_refused():
+    pytest.importorskip("mujoco")
+    pool = SimpleNamespace(horizon=10**9)  # nothing else is needed before the first frame
+    with raises_naming(MemoryError, "250,000,000 frames", "8000 x 6000"):
+        film_episode(pool, None, 0, steps=10**9, every=4, size=(8000, 6000))
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):

@@ -205,6 +205,39 @@ def test_an_interrupt_returns_the_seeds_so_far(pool, seeds):
     assert result.history.loss.shape == (seeds, len(result.history.update))
 
 
+class InterruptingSetup:
+    """A reporter that presses Ctrl-C while a seed is being set up."""
+
+    def __init__(self, seed):
+        self.left = seed
+
+    def phase(self, name):
+        if name == "compiling":
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+
+    def __call__(self, progress):
+        pass
+
+
+def test_an_interrupt_during_setup_keeps_the_seeds_so_far():
+    estimator = make(NumpyPool(Wave()))
+    result = train(estimator, progress=InterruptingSetup(seed=1))
+    assert result.interrupted
+    assert result.history.loss.shape == (1, 7)
+    with pytest.raises(KeyboardInterrupt):
+        train(estimator, progress=InterruptingSetup(seed=0))
+
+
+def test_one_seed_has_no_deviation():
+    result = train(make(NumpyPool(Wave())), seeds=1)
+    for text in (repr(result), result._repr_html_()):
+        assert f"{result.history.loss[0, -1]:.4g}" in text
+        assert "nan" not in text
+        assert "±" not in text
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "culprits"),
     [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import as_users_run, create_run, invoke
+from helpers import BOUNCER, as_users_run, create_run, invoke
 from nres import runs
 
 # The parameters hardly change, so no evaluation improves on the one before the first update.
@@ -55,12 +55,28 @@ def test_stopping_early_on_the_command_line(tmp_path):
     assert "10 of 60 updates" in told.output
     assert f"nres resume {path} --stop-after" in told.output
     assert "10 of 60, stopped early" in invoke("show", path).output
+    assert "complete" not in invoke("resume", path).output  # it stops again at once
     told = invoke("resume", path, "--stop-after", 90, "--updates", 20)
     assert "20 of 20 updates" in told.output
     opened = runs.Run.open(path)
     assert (opened.settings.stop_after, opened.ended_early) == (90, None)
     assert "stopped early" not in invoke("show", path).output
     assert "stop_after" in invoke("resume", path, "--stop-after", 0).stderr
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_seeds_that_stop_early_are_counted_and_not_built_again(tmp_path, monkeypatch):
+    built = []
+    count = lambda settings: built.append(settings.seed) or runs.build(settings)  # noqa: E731
+    monkeypatch.setattr("nres.cli.train.build", count)
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in STILL.items()]
+    options += ["--set", "horizon=30", "--sigma", 0.1]
+    command = ["train", BOUNCER, *options, "--seeds", 2, "--out", tmp_path / "both"]
+    for _ in range(2):
+        told = invoke(*command)
+        assert told.exit_code == 0, told.output
+        assert "10 updates each, 2 stopped early" in told.output
+        assert built == [0, 1]
 
 
 def test_a_config_from_elsewhere_may_hold_anything(tmp_path):

@@ -120,14 +120,19 @@ def example_page(script: Path) -> str:
     parts = []
     if cells := notebook.split(code):
         source += f" · [examples/{name}.ipynb](../../examples/{name}.ipynb)"
+        title = cells[0][1].partition("\n")[0].removeprefix("# ")
         outputs = iter(saved)
         for kind, text in cells:
-            parts += [text] if kind == "markdown" else [block("python", text), out(next(outputs))]
+            if kind == "markdown":
+                parts.append(text)
+            else:
+                parts += [block("python", text), out(next(outputs), title)]
     else:
         title, _, rest = (ast.get_docstring(ast.parse(code)) or name).partition("\n")
         *_, code = code.split('"""', 2)
-        parts += [f"# {title.rstrip('.')}", rest.strip(), block("python", code.strip())]
-        parts += [*map(out, saved), picture(f"{name}.png")]
+        title = title.rstrip(".")
+        parts += [f"# {title}", rest.strip(), block("python", code.strip())]
+        parts += [*(out(output, title) for output in saved), picture(f"{name}.png", title)]
     source += " · [all examples](../gallery.md)"
     return "\n\n".join(filter(None, [*parts, source])) + "\n"
 
@@ -137,15 +142,16 @@ def block(language: str, text: str) -> str:
     return f"```{language}\n{text.rstrip()}\n```"
 
 
-def out(output: dict) -> str:
+def out(output: dict, title: str) -> str:
     """Return the output of a cell: a block of text and a picture, if there are any."""
     text = f"It prints:\n\n{block('text', output['text'])}" if output["text"] else ""
-    return "\n\n".join(filter(None, [text, output["picture"] and picture(output["picture"])]))
+    drawn = output["picture"] and picture(output["picture"], title)
+    return "\n\n".join(filter(None, [text, drawn]))
 
 
-def picture(file: str) -> str:
-    """Return a picture of an example."""
-    return f"![What this code computes](../../results/examples/{file}){{ width=480 }}"
+def picture(file: str, title: str) -> str:
+    """Return a picture of an example, with the title of the example for those who cannot see it."""
+    return f"![{title}](../../results/examples/{file}){{ width=480 }}"
 
 
 def public_names(module: str) -> dict[str, Any]:

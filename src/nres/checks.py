@@ -91,14 +91,15 @@ def check_period(period: int | Int[Array, ""], window: int) -> None:
         )
 
 
-def check_memory(needed: int, what: str) -> None:
+def check_memory(needed: int, what: str, there: int | None = None) -> None:
     """Raise a `MemoryError` before allocating something larger than all memory.
 
     Args:
         needed: A lower bound of the number of bytes needed.
         what: The subject of the message, for example `"1,000 workers"`.
+        there: The number of bytes that exist; by default, those of JAX's first device.
     """
-    there = memory()
+    there = memory() if there is None else there
     if there is not None and needed > there:
         raise MemoryError(
             f"{what} would need about {_gibibytes(needed)} of memory, but there are only "
@@ -111,6 +112,11 @@ def memory() -> int | None:
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
+    return host_memory()
+
+
+def host_memory() -> int | None:
+    """Return the bytes of memory of the machine; `None` if unknown."""
     try:
         known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):

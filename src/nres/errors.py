@@ -1,9 +1,10 @@
 """Short forms of error messages, and the place that a warning points to."""
 
+import os
 import sys
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def first_line(error: BaseException) -> str:

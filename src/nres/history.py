@@ -236,10 +236,6 @@ class Log:
         self.eval_rows: list[tuple[int, float, dict[str, float]]] = []
         self.warned = False
 
-    @property
-    def stopped(self) -> None:
-        """`None`: there is one run, which ends when it stops."""
-
     def position(self) -> tuple[int, Steps, float]:
         return self.update, self.steps, self.seconds
 

@@ -88,18 +88,19 @@ def run_updates(
             return any(answers)
 
         phase("updating")
-        with _interruptible() as interrupted:
+        with _interruptible() as is_signalled:
             stop = False
             if eval_fn is not None and state.update == 0:
                 nothing = log.nothing()
                 stop = tell(Progress(position[0], state, last, nothing, evaluate(position[0])))
             while state.update < last and not log.diverged:
                 # The clocks of the processes differ, and a signal reaches only one of them.
-                size, stop = multihost.agree_on(size, stop or interrupted())
+                size, stop = multihost.agree_on(size, stop or is_signalled())
                 if stop:
                     break
                 began = time.perf_counter()
-                position, rows = updater.advance(position, state.update, size, log.stopped)
+                lost = log.diverged_seeds if isinstance(log, SeedsLog) else None
+                position, rows = updater.advance(position, state.update, size, lost)
                 elapsed = time.perf_counter() - began
                 size = next_size(len(rows["loss"]), elapsed)
                 columns = log.add(rows, elapsed)
@@ -109,15 +110,15 @@ def run_updates(
                 if eval_fn is not None and due:
                     evals = evaluate(position[0])
                 stop = tell(Progress(position[0], state, last, columns, evals))
-            signalled = interrupted()
-        stopped = signalled or (state.update < last and not log.diverged)
+            signalled = is_signalled()
+        interrupted = signalled or (state.update < last and not log.diverged)
         if isinstance(log, SeedsLog):
-            return SeedsResult(position[0], log.history(), stopped, log.stopped)
+            return SeedsResult(position[0], log.history(), interrupted, log.diverged_seeds)
         return TrainResult(
             position[0],
             state,
             log.history(),
-            interrupted=stopped,
+            interrupted=interrupted,
             signalled=signalled,
             diverged=log.diverged,
         )

@@ -108,7 +108,7 @@ class SeedsHistory:
 
     @property
     def std(self) -> History:
-        """The sample standard deviation of every column; NaN for less than two seeds.
+        """The sample standard deviation of every column; NaN for fewer than two seeds.
 
         Its `update` and `eval_update`, and the numbers that are no columns, are those of `mean`.
         """
@@ -169,7 +169,7 @@ class SeedsHistory:
         return pandas.concat(tables, names=["seed"]).reset_index("seed")
 
     def summary(self) -> str:
-        """Summarise the seeds in one line: means and deviations of losses, steps, and seconds."""
+        """Summarise the seeds in one line: means and deviations of losses, and steps."""
         parts = [f"{name} {first} → {last}" for name, first, last in self._changes()]
         last = [run.total_steps[-1] for run in self.runs if len(run.total_steps)]
         return ", ".join([*parts, f"{sum(last):.2e} unroll steps"])
@@ -178,7 +178,8 @@ class SeedsHistory:
         return f"SeedsHistory({self.described()}, {self.summary()})"
 
     def _repr_html_(self) -> str:
-        return html_table(f"{self.described()}; mean ± standard deviation", self._changes())
+        spread = "; mean ± standard deviation" * (len(self) > 1)
+        return html_table(f"{self.described()}{spread}", self._changes())
 
     def described(self) -> str:
         """Return the number of seeds and updates as text."""
@@ -186,16 +187,30 @@ class SeedsHistory:
 
     def _changes(self) -> list[tuple[str, str, str]]:
         """Return the first and the last mean and deviation of the loss and the evaluations."""
-        mean, std = self.mean, self.std
-        found = [("training loss", mean.loss, std.loss)]
-        found += [(name, mean.evals[name], std.evals[name]) for name in self.evals]
+        mean = self.mean
+        found = [("training loss", mean.loss, self.loss)]
+        found += [(name, mean.evals[name], column) for name, column in self.evals.items()]
         changes = []
-        for name, means, deviations in found:
+        for name, means, column in found:
             known = np.flatnonzero(np.isfinite(means))
             if known.size:
-                first, last = (f"{means[i]:.4g} ± {deviations[i]:.2g}" for i in known[[0, -1]])
+                first, last = (mean_and_spread(column[:, i], digits=4) for i in known[[0, -1]])
                 changes.append((name, first, last))
         return changes
+
+
+def mean_and_spread(values: np.ndarray, *, digits: int) -> str:
+    """Return the mean and the sample standard deviation of the numbers that are not NaN, as text.
+
+    One number has no deviation.
+
+    Args:
+        values: The values, of which at least one is a number.
+        digits: The number of digits of the mean.
+    """
+    values = values[~np.isnan(values)]
+    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}g}{spread}"
 
 
 def _aligned(
@@ -235,14 +250,14 @@ class SeedsLog:
         self.setup_time = 0.0
 
     @property
-    def stopped(self) -> np.ndarray:
+    def diverged_seeds(self) -> np.ndarray:
         """The seeds that have diverged."""
         return np.array([log.diverged for log in self.logs])
 
     @property
     def diverged(self) -> bool:
         """True if all seeds have diverged."""
-        return bool(self.stopped.all())
+        return bool(self.diverged_seeds.all())
 
     def position(self) -> tuple[int, Steps, float]:
         """Return the updates and seconds of the longest seed, and the steps of all together."""
@@ -263,7 +278,10 @@ class SeedsLog:
         return self.logs[0].nothing()
 
     def evaluate(self, eval_fn: Any, theta: Theta) -> dict[str, float]:
-        """Evaluate every seed, and return the means; one that has diverged only once."""
+        """Evaluate every seed, and return the means.
+
+        A seed that has diverged is evaluated once more.
+        """
         found = [
             log.evaluate(eval_fn, _of_seed(theta, np.int32(seed)))
             for seed, log in enumerate(self.logs)

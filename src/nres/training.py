@@ -157,17 +157,25 @@ def train(
 
 def _one_by_one(run: Callable[..., TrainResult], key: Any, seeds: int) -> SeedsResult:
     """Train the seeds one after another, and stack their results."""
-    thetas, histories, diverged = [], [], []
+    thetas: list[Theta] = []
+    histories, diverged, interrupted = [], [], False
     for seed in range(seeds):
-        result = run(jax.random.fold_in(key, seed), seed=seed)
+        try:
+            result = run(jax.random.fold_in(key, seed), seed=seed)
+        except KeyboardInterrupt:  # during compilation, or for a second time
+            if not thetas:
+                raise
+            interrupted = True
+            break
         # Only these are kept: the states of the workers may be large.
         thetas.append(result.theta)
         histories.append(result.history)
         diverged.append(result.diverged)
-        if result.interrupted:
+        interrupted = result.interrupted
+        if interrupted:
             break
     theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *thetas)
-    return SeedsResult(theta, SeedsHistory.of(histories), result.interrupted, np.array(diverged))
+    return SeedsResult(theta, SeedsHistory.of(histories), interrupted, np.array(diverged))
 
 
 def callback_list(callback: Any) -> list[Any]:

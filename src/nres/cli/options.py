@@ -170,7 +170,7 @@ def setting_option(name: str, default_text: str | None = None) -> inspect.Parame
     )
 
 
-def typed(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+def given_by_user(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values that the user gave, without defaults.
 
     Args:

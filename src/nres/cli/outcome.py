@@ -1,5 +1,6 @@
 """Summaries of a run: its outcome and its losses."""
 
+import collections
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from nres.cli.console import say
 from nres.runs import Outcome, Run
+from nres.seeds import mean_and_spread
 
 # The columns of the training loss, with the noise of the method, and of the loss of `theta`.
 TRAINING_LOSS, LOSS = "loss", "eval/loss"
@@ -20,7 +22,7 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     state, history = result.state, result.history
     made = f"{state.update:,} of {run.settings.updates:,} updates"
     if not len(history.update):
-        say(f"{made}: the run was complete already.", console)
+        say(made if outcome.stopped_early else f"{made}: the run was complete already.", console)
     else:
         seconds = float(history.seconds[-1]) - history.began
         rate = len(history.update) / seconds if seconds else 0.0
@@ -56,8 +58,9 @@ def tell_seeds(console: Console, runs: Sequence[Run], folder: Path) -> None:
         runs: The runs.
         folder: The folder that contains them.
     """
-    say(f"{len(runs)} seeds, {runs[0].settings.updates:,} updates each, mean ± deviation:", console)
     columns = [run.metrics for run in runs]
+    made = [int(max(each["update"], default=0)) for each in columns]
+    say(f"{_seeds_and_updates(runs, made)}:", console)
     evaluated = [name for name in columns[0] if name.startswith("eval/")]
     noise = " (with noise)" if runs[0].settings.sigma is not None else ""
     labels = {TRAINING_LOSS: f"training loss{noise}", LOSS: "loss (without noise)"}
@@ -66,16 +69,22 @@ def tell_seeds(console: Console, runs: Sequence[Run], folder: Path) -> None:
         ends = np.array([(one[0], one[-1], one.min()) for one in known if one.size])
         if not len(ends):
             continue
-        first, last, best = map(_mean_and_spread, ends.T)
+        first, last, best = (mean_and_spread(values, digits=5) for values in ends.T)
         line = f"{labels.get(name, name.removeprefix('eval/'))}: {first} → {last}"
         say(line + f", best {best}" * (name in evaluated[:1]), console)
     say(f"Runs: {folder}", console)
     say(f"Compare the seeds on one page: nres report {folder}", console)
 
 
-def _mean_and_spread(values: np.ndarray) -> str:
-    spread = f" ± {values.std(ddof=1):.2g}" if len(values) > 1 else ""
-    return f"{values.mean():.5g}{spread}"
+def _seeds_and_updates(runs: Sequence[Run], made: Sequence[int]) -> str:
+    """Describe the number of seeds, the range of updates made, and the runs that ended early."""
+    fewest, most = f"{min(made):,}", f"{max(made):,}"
+    updates = most if fewest == most else f"{fewest} to {most}"
+    reasons = collections.Counter(run.ended_early for run in runs if run.ended_early is not None)
+    early = "".join(f", {count} {reason}" for reason, count in reasons.items())
+    if len(runs) == 1:
+        return f"1 seed, {updates} updates{early}"
+    return f"{len(runs)} seeds, {updates} updates each{early}, mean ± deviation"
 
 
 def losses(run: Run, made: int | None = None) -> list[str]:

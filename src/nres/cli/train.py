@@ -22,9 +22,9 @@ from nres.cli.options import (
     Tensorboard,
     TrustCode,
     expand,
+    given_by_user,
     setting_options,
     system_options,
-    typed,
     whole,
 )
 from nres.cli.outcome import diverged, tell_outcome, tell_seeds
@@ -106,14 +106,14 @@ def train(
             "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
         )
     connect(**hosts)
-    own = typed(context, given | {"method": method.lower(), "system": system})
+    own = given_by_user(context, given | {"method": method.lower(), "system": system})
     merged = {"method": method} | _merged(config, own, system_options(**options), trust_code)
     if merged.get("start_from") is not None:
         merged["start_from"] = str(Path(merged["start_from"]).absolute())
     settings = resolve(**merged)
     if seeds is not None:
-        more = [resolve(**merged | {"seed": settings.seed + i}) for i in range(1, seeds)]
-        _train_seeds([settings, *more], out, tensorboard=tensorboard, quiet=quiet)
+        planned = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]
+        _train_seeds(planned, out, tensorboard=tensorboard, quiet=quiet)
         return
     components = _built(settings)
     # The first process creates the folder; the others need not see it.
@@ -129,18 +129,20 @@ def _train_seeds(
     planned: list[Settings], out: Path | None, *, tensorboard: bool, quiet: bool
 ) -> None:
     """Train runs that differ only in their seed, and print the mean and the spread of losses."""
-    method = planned[0].method
-    _built(planned[0])  # so that mistakes show before a folder is created
+    first, components = planned[0], None
     if out is not None and (out / "config.json").exists():
         raise RunError(f"{out} holds a run: choose another folder with --out.")
-    folder = out or new_path(planned[0].system, method)
+    if out is None:
+        components = _built(first)  # so that mistakes show before a folder is created
+    folder = out or new_path(first.system, first.method)
     console = Console()
     again = f"Resume with the same command and --out {folder}"
     runs = [
         finished(
-            folder / f"{method}-{settings.seed}",
+            folder / f"{settings.method}-{settings.seed}",
             settings,
             console,
+            components=components if settings is first else None,
             again=again,
             quiet=quiet,
             tensorboard=tensorboard,
@@ -296,6 +298,7 @@ def finished(
     settings: Settings,
     console: Console,
     *,
+    components: Components | None = None,
     again: str,
     quiet: bool,
     tensorboard: bool = False,
@@ -306,14 +309,14 @@ def finished(
         path: The folder.
         settings: The settings of the run.
         console: The console to print to.
+        components: The components of a new run, if they are built already.
         again: The sentence that tells the user how to resume, printed after an interruption.
         quiet: Print only errors.
         tensorboard: Also write TensorBoard event files to the folder.
 
     Returns:
-        The run, which is complete or has diverged.
+        The run, which is complete or has ended early.
     """
-    components = None
     if (path / "config.json").exists():
         run = Run.open(path)
         if run.settings != settings:
@@ -322,7 +325,7 @@ def finished(
             )
         # The user named this code on the command line.
         run = dataclasses.replace(run, trusted=True)
-        if run.config.get("diverged"):  # it would diverge again
+        if run.ended_early is not None:  # it would end at the same update again
             return run
         with Checkpoints(path / "checkpoints", write=False) as checkpoints:
             made = checkpoints.updates()
@@ -331,7 +334,7 @@ def finished(
         if complete or seconds >= (settings.budget_seconds or math.inf):
             return run
     else:
-        components = _built(settings)
+        components = components or _built(settings)
         run = Run.create(path, settings, components)
     title = f"{settings.method}, seed {settings.seed}"
     try:

@@ -228,6 +228,7 @@ class MujocoPool(PolicyPool):
 
         Raises:
             ImportError: If MuJoCo cannot draw on this machine.
+            MemoryError: If the frames would need more memory than there is.
         """
         frames = film_episode(self, theta, seed, steps=steps, every=every, size=size)
         return Film(frames, every * self.task.frame_skip * self.model.opt.timestep)

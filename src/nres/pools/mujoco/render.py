@@ -1,9 +1,11 @@
 """Films of a policy in a MuJoCo task."""
 
+import contextlib
 import ctypes.util
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.checks import check_memory, host_memory
 from nres.files import replacing
 from nres.pools.mujoco.task import require_mujoco
 
@@ -49,9 +52,15 @@ def film_episode(
         steps: The maximal number of steps to show.
         every: The number of steps between two frames.
         size: The width and the height of a frame, in pixels.
+
+    Raises:
+        MemoryError: If the frames would need more memory than there is.
     """
     mujoco = require_mujoco()
     width, height = size
+    times = range(0, min(steps, pool.horizon), every)
+    what = f"{len(times):,} frames of {width} x {height} pixels"
+    check_memory(3 * len(times) * width * height, what, there=host_memory())
     # The model limits the size of frames, to 640 x 480 by default.
     limits = pool.model.vis.global_
     limits.offwidth, limits.offheight = max(limits.offwidth, width), max(limits.offheight, height)
@@ -68,7 +77,7 @@ def film_episode(
     thetas = jax.tree.map(lambda x: np.asarray(x)[None, None], theta)
     state: Any = pool.advance(None, thetas, keys, np.array([0]), 0).state
     frames = []
-    for t in range(0, min(steps, pool.horizon), every):
+    for t in times:
         row = state["rows"][0, 0]
         mujoco.mj_setState(pool.model, data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(pool.model, data)
@@ -104,11 +113,11 @@ def save(frames: list[np.ndarray], path: Path, seconds: float) -> None:
         path: The file to write, whose ending chooses the format.
         seconds: The time between two frames.
     """
-    from PIL import Image
-
     if path.suffix == ".mp4":
         _save_video(frames, path, seconds)
         return
+    from PIL import Image
+
     if path.suffix == ".gif":
         milliseconds = round(1000 * seconds)
         images = [Image.fromarray(frame).quantize(64) for frame in frames]
@@ -128,12 +137,15 @@ def _save_video(frames: list[np.ndarray], path: Path, seconds: float) -> None:
     given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
     given += ["-r", f"{1 / seconds:.6f}", "-i", "-"]
     wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p"]
-    with replacing(path) as partial:
-        done = subprocess.run(
-            [find_ffmpeg(), "-loglevel", "error", *given, *wanted, partial],
-            input=np.stack(frames).tobytes(),
-            capture_output=True,
-        )
-        if done.returncode:
-            words = " ".join(done.stderr.decode(errors="replace").split())
+    with replacing(path) as partial, tempfile.TemporaryFile() as said:
+        # ffmpeg takes a relative name with a colon for an address, and one with a dash for options.
+        command = [find_ffmpeg(), "-loglevel", "error", *given, *wanted, str(partial.absolute())]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said) as ffmpeg:
+            assert ffmpeg.stdin is not None
+            with contextlib.suppress(BrokenPipeError), ffmpeg.stdin:  # its status tells of an error
+                for frame in frames:
+                    ffmpeg.stdin.write(frame.tobytes())
+        if ffmpeg.returncode:
+            said.seek(0)
+            words = " ".join(said.read().decode(errors="replace").split())
             raise OSError(f"ffmpeg cannot write {path}: {words}.")
