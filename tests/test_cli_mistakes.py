@@ -26,6 +26,7 @@ def hosts(coordinator, count, process):
         (["train", "lorenz", "--devices", "some"], "--devices"),
         (["train", "lorenz", "--devices", "7"], "196 or 203"),
         (["train", "swimmer", "--devices", "2"], "swimmer"),
+        (["train", "lorenz", "--from", "nowhere.npz"], "--from"),
         (["train", "lorenz", "--process-id", 1], "--coordinator"),
         (["train", "lorenz", "--coordinator", "here"], "--coordinator"),
         (["train", "lorenz", "--coordinator", "h:1"], "--num-processes and --process-id"),

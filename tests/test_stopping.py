@@ -64,6 +64,7 @@ def test_stopping_early_on_the_command_line(tmp_path):
     assert "stop_after" in invoke("resume", path, "--stop-after", 0).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_seeds_that_stop_early_are_counted_and_not_built_again(tmp_path, monkeypatch):
     built = []

@@ -202,6 +202,8 @@ def _merged(
 
 def _start(path: Path, like: Theta) -> Theta:
     """Read the initial parameters from a run's newest checkpoint or from a file."""
+    if not multihost.from_primary(path.exists()):
+        raise SettingsError(f"--from {path}: there is no such file or folder.")
     # A run may come from somebody else, so a link in its folder is not followed; others are.
     target = path if (path.parent / "config.json").exists() else path.resolve()
     if not multihost.from_primary(target.is_dir() and not target.is_symlink()):
