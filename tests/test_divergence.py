@@ -80,6 +80,7 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     assert metrics["update"][-1] > made
 
 
+@pytest.mark.slow
 def test_seeds_that_diverge_are_named(tmp_path):
     name = as_file(Cliff, tmp_path / "cliff.py")
     options = ["--sigma", 0.1, "--lr", 10, "--optimizer", "sgd", "--workers", 4, "--updates", 60]

@@ -125,6 +125,7 @@ def test_a_resumed_or_extended_run_keeps_its_schedule(tmp_path):
     np.testing.assert_array_equal(extended.theta()["velocity"], longer.theta()["velocity"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_settings_of_the_optimizer_on_the_command_line(tmp_path):
     short = ["--set", "horizon=40", "--window", 10, "--updates", 2, "--workers", 4, "--quiet"]

@@ -140,6 +140,7 @@ class Ridge(nres.System):
         return state, jnp.where(theta[0] > 1.0, jnp.nan, push - jnp.tanh(theta[0] ** 2))
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_does_not_stop_the_others():
     estimator = nres.NRES(Ridge(), workers=4, window=6, sigma=0.1)
     optimizer, theta = optax.sgd(1.0, momentum=0.9), jnp.zeros(1)

@@ -155,6 +155,7 @@ def test_a_run_is_repeated_elsewhere(tmp_path, monkeypatch, typed, placed):
     assert (settings.devices, settings.ray, settings.actors) == placed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_is_repeated_from_its_config(tmp_path):
     start = tmp_path / "start.npz"

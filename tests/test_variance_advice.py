@@ -64,6 +64,7 @@ def test_hysteresis(monkeypatch):
     np.testing.assert_allclose(moving.relative, bias / np.linalg.norm(fresh), rtol=0.3)
 
 
+@pytest.mark.slow
 def test_advice():
     """On a quadratic the loss bends with distance alone: the most noise sees the furthest."""
     fractions = []

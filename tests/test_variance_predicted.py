@@ -91,6 +91,7 @@ def test_smoothed_prediction():
     assert expected.linearity == 1
 
 
+@pytest.mark.slow
 def test_randomness_of_the_system_counts():
     system = quadratic(6, 3, disturbance=1.5)
     theta = quadratic_theta(3)
