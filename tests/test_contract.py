@@ -204,7 +204,7 @@ def test_strategies_do_not_differentiate_the_system(make):
     estimator.estimate(theta, state_at_step_0(estimator, theta, KEY))
 
 
-@every_estimator
+@quickly_or_all
 def test_in_a_loop_that_the_user_compiles(make):
     estimator, theta = make(Spiral()), spiral_theta()
     state = estimator.init(theta, KEY)
@@ -229,7 +229,7 @@ def test_in_a_loop_that_the_user_compiles(make):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-@every_estimator
+@quickly_or_all
 def test_double_precision(make, x64):
     theta = THETA[Wave].astype(jnp.float64)
     estimator = make(Wave())
