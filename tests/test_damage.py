@@ -224,7 +224,7 @@ def test_a_run_killed_after_its_last_checkpoint_is_finished(whole, tmp_path):
         file.write(b'{"update": 25, "tot')
     result = invoke("resume", path)
     assert result.exit_code == 0, result.output
-    assert "24 of 24 updates" in result.output
+    assert "24 of 24 updates: the run was complete" in result.output
     assert (path / "figure.png").exists()
     assert (path / "metrics.jsonl").read_bytes() == before
 
@@ -286,7 +286,7 @@ def test_evaluating_beside_a_training_and_interrupting_it(tmp_path):
         process.kill()
         process.communicate()
     assert process.returncode == 130, errors
-    assert "0 updates" in output
+    assert "last evaluated after 0 updates" in output
 
 
 def test_a_disk_that_keeps_nothing_is_noticed_at_once(tmp_path, monkeypatch):

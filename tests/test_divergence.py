@@ -139,5 +139,7 @@ def test_a_sigma_that_multiplies_the_loss_is_reported(tmp_path):
         out = tmp_path / str(sigma)
         result = invoke("train", name, *options, "--sigma", sigma, "--out", out)
         assert result.exit_code == 0, result.output
-        for output in (result.output, invoke("show", out).output):
-            assert (f"sigma = {sigma} " in output) == told
+        assert "training loss (with noise): " in result.output
+        assert "loss (without noise): " in result.output
+        assert (f"sigma = {sigma} makes the loss" in result.output) == told
+        assert (f"sigma = {sigma} makes the loss" in invoke("show", out).output) == told

@@ -258,6 +258,7 @@ def test_a_quick_reproduction_has_no_verdict(tmp_path):
     assert result.exit_code == 0, result.output
     for verdict in ("holds", "fails", "weaker", "Reproduced"):
         assert verdict not in result.output
+    assert "too small for a verdict" in " ".join(result.output.split())
     summary = json.loads((tmp_path / "lorenz-surface" / "summary.json").read_text())
     assert {check["grade"] for check in summary["checks"]} == {None}
     listed = invoke("reproduce", "table", "--out", tmp_path)

@@ -99,7 +99,7 @@ def test_times_to_the_level(tmp_path):
     (table,) = written(tmp_path)["levels"]
     # The first half of the updates ends at 22.5, with the evaluation at update 20.
     assert table["level"] == pytest.approx(2000 / 21)
-    assert "95.24" in table["sentence"]
+    assert "a test loss of 95.24, the lowest that both NRES runs reached" in table["sentence"]
     nres, fulles, tes = table["rows"]
     assert (nres["method"], nres["reached"], nres["runs"]) == ("NRES", 2, 2)
     # The lower of two medians: 1000 / 11 is below the level, at update 10.

@@ -216,7 +216,7 @@ def test_levels_and_scales_in_a_browser(tmp_path, tab):
     written(tmp_path)
     tab.goto((tmp_path / "report.html").as_uri())
     assert tab.inner_text("#title") == tab.title() == "lorenz: NRES, FullES, TES"
-    assert "47.62" in tab.inner_text("#levels .hint")
+    assert "a test loss of 47.62" in tab.inner_text("#levels .hint")
     rows = "#levels tbody tr"
     assert tab.locator(rows).all_inner_texts() == [
         "NRES\t8000 (1.00×)\t2000 (1.00×)\t20 (1.00×)\t2.857 (1.00×)\t1 of 1",
