@@ -38,6 +38,19 @@ def as_users_run():
         yield
 
 
+def slow(*values, **options):
+    """Return the parameters of a variant that `make test-slow` runs, not `make test`."""
+    return pytest.param(*values, marks=pytest.mark.slow, **options)
+
+
+def slow_except(quick, table):
+    """Return the values of a table as parameters, all of them slow but those named `quick`."""
+    return [
+        pytest.param(value, id=name) if name in quick else slow(value, id=name)
+        for name, value in table.items()
+    ]
+
+
 @contextlib.contextmanager
 def raises_naming(kind, *culprits):
     """Expect an error of this type whose message names every culprit, in whatever words."""

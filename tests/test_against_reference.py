@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, Twin, Wave, state_at_step_0
+from helpers import THETA, Faller, Twin, Wave, slow, state_at_step_0
 from numpy_pool import NumpyPool
 from reference import Worker, run
 
@@ -15,19 +15,19 @@ SEED = 3
 CASES = [
     # method, T, W, K, and where it runs
     ("FullES", 10, 10, 10, "jax"),
-    ("NRES", 10, 2, 10, "jax"),
+    slow("NRES", 10, 2, 10, "jax"),
     ("NRES", 10, 3, 10, "jax"),
     ("NRES", 10, 3, 10, "numpy"),
     ("NRES", 7, 1, 7, "jax"),
-    ("PES", 10, 2, 2, "jax"),
+    slow("PES", 10, 2, 2, "jax"),
     ("PES", 10, 4, 4, "jax"),
-    ("GPES", 10, 1, 3, "jax"),
+    slow("GPES", 10, 1, 3, "jax"),
     ("GPES", 9, 2, 6, "jax"),
     ("GPES", 9, 2, 6, "numpy"),
-    ("TES", 10, 2, 2, "jax"),
+    slow("TES", 10, 2, 2, "jax"),
     ("TES", 10, 3, 3, "jax"),
     ("TES", 10, 3, 3, "numpy"),
-    ("TES", 10, 10, 10, "jax"),
+    slow("TES", 10, 10, 10, "jax"),
 ]
 
 
@@ -67,7 +67,7 @@ def reference_workers(system, window, period, restarts):
     return workers, offsets
 
 
-@pytest.mark.parametrize("kind", [Wave, Faller])
+@pytest.mark.parametrize("kind", [slow(Wave), Faller])
 @pytest.mark.parametrize(("method", "horizon", "window", "period", "where"), CASES)
 def test_matches_pseudocode(method, horizon, window, period, where, kind):
     # Members that end early are the harder case for steps that are taken before the first update.

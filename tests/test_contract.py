@@ -13,6 +13,7 @@ from helpers import (
     Wave,
     as_users_run,
     raises_naming,
+    slow_except,
     spiral_theta,
     state_at_step_0,
 )
@@ -22,13 +23,7 @@ KEY = jax.random.key(2)
 
 every_estimator = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
 # Where every estimator takes seconds, two kinds of state are tested quickly and all in test-all.
-quickly_or_all = pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(make, id=name, marks=[] if name in ("NRES", "UORO") else pytest.mark.slow)
-        for name, make in ESTIMATORS.items()
-    ],
-)
+quickly_or_all = pytest.mark.parametrize("make", slow_except({"NRES", "UORO"}, ESTIMATORS))
 every_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 
 
@@ -53,7 +48,7 @@ class Undifferentiable(nres.System):
         return state, jnp.sum(state**2)
 
 
-@every_estimator
+@pytest.mark.parametrize("make", slow_except({"NRES", "GPES", "TBPTT", "UORO"}, ESTIMATORS))
 def test_contract(make, compilations):
     """Structure of the result, and no compilation after the first call."""
     estimator, theta = make(Spiral()), spiral_theta()
@@ -101,7 +96,7 @@ def assert_same(one, other):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@quickly_or_all
+@pytest.mark.parametrize("make", slow_except({"NRES"}, ESTIMATORS))
 def test_placements_give_the_same(make):
     theta = spiral_theta()
     alone = estimates(make(Spiral()), theta)
@@ -111,7 +106,7 @@ def test_placements_give_the_same(make):
 
 
 @pytest.mark.parametrize("kind", POOLS)
-@quickly_or_all
+@pytest.mark.parametrize("make", slow_except({"NRES"}, ESTIMATORS))
 def test_pools_give_the_same_as_a_system(make, kind):
     pool, system, theta = POOLS[kind]()
     if not pool.traceable and make not in STRATEGIES.values():
@@ -137,7 +132,7 @@ class Slope(nres.System):
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-@every_strategy
+@pytest.mark.parametrize("make", slow_except({"NRES", "GPES"}, STRATEGIES))
 def test_noise_laws(make, law):
     theta = jnp.array([0.5, 0.5])
     estimator = make(Slope(), noise=law).with_workers(512)
@@ -151,7 +146,7 @@ def test_noise_laws(make, law):
     assert np.linalg.norm(mean - SLOPE) < 4 * np.sqrt(variance)
 
 
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+@pytest.mark.parametrize("law", slow_except({"OneSided"}, LAWS))
 def test_noise_laws_on_devices_and_in_variance(law):
     theta = jnp.array([0.5, 0.5])
     devices = PLACEMENTS["two devices"]()
@@ -335,6 +330,7 @@ def test_variance_with_very_many_workers():
     np.testing.assert_allclose(estimate.info.variance * 70_000, 2.0, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_variance_is_that_of_the_mean_over_workers():
     theta = THETA[Wave]
     pool = nres.NRES(Wave(), workers=500, window=5, sigma=0.3)

@@ -16,6 +16,8 @@ from helpers import (
     gradients,
     plain_loss,
     raises_naming,
+    slow,
+    slow_except,
     state_at_step_0,
 )
 from nres.estimators.backprop import even_segment
@@ -56,8 +58,8 @@ def test_the_exact_gradient_of_the_quadratic():
     assert estimate.steps == (6, 6)
 
 
-@pytest.mark.parametrize("segment", [pytest.param(1, marks=pytest.mark.slow), 3, 4])
-@pytest.mark.parametrize("system", [Wave(), pytest.param(Faller(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("segment", [slow(1), 3, slow(4)])
+@pytest.mark.parametrize("system", [Wave(), slow(Faller())])
 def test_checkpointing_changes_no_gradient(system, segment):
     theta = THETA[type(system)]
     plain = nres.BPTT(system, workers=3, checkpoint_every=10)
@@ -164,7 +166,7 @@ def test_black_boxes_are_refused(make):
         make(NumpyPool(Wave()))
 
 
-@every_method
+@pytest.mark.parametrize("make", slow_except({"TBPTT", "DODGE"}, DIFFERENTIATING))
 def test_an_exploding_gradient_is_reported(make):
     theta = jnp.array([0.1, 0.2])
     with pytest.warns(nres.NonFiniteWarning, match=r"worker \d"):

@@ -19,6 +19,8 @@ from helpers import (
     plain_loss,
     raises_naming,
     samples,
+    slow,
+    slow_except,
     spiral_theta,
     state_at_step_0,
     z_scores,
@@ -42,7 +44,7 @@ def test_dodge_is_the_evolution_strategy_where_losses_are_quadratic(period, meth
     assert_same(gradients(strategy, POINT, 5), gradients(dodge, POINT, 5), rtol=1e-4)
 
 
-@pytest.mark.parametrize("system", [Wave(), Faller()])
+@pytest.mark.parametrize("system", [slow(Wave()), Faller()])
 def test_dodge_is_nres_with_little_noise(system, x64):
     theta = THETA[type(system)].astype(jnp.float64)
     dodge = nres.DODGE(system, window=4, workers=4)
@@ -59,13 +61,15 @@ SMOOTH = {
 @pytest.mark.parametrize("name", SMOOTH)
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda s: nres.DODGE(s, window=2, workers=50),
-        lambda s: nres.DODGE(s, window=1, workers=50, period=4),
-        lambda s: nres.UORO(s, window=1, workers=50),
-        lambda s: nres.UORO(s, window=4, workers=50),
-    ],
-    ids=["DODGE", "DODGE period", "UORO window 1", "UORO window 4"],
+    slow_except(
+        {"DODGE period", "UORO window 4"},
+        {
+            "DODGE": lambda s: nres.DODGE(s, window=2, workers=50),
+            "DODGE period": lambda s: nres.DODGE(s, window=1, workers=50, period=4),
+            "UORO window 1": lambda s: nres.UORO(s, window=1, workers=50),
+            "UORO window 4": lambda s: nres.UORO(s, window=4, workers=50),
+        },
+    ),
 )
 def test_forward_mode_is_unbiased(make, name):
     system, theta, gradient = SMOOTH[name]
@@ -119,7 +123,7 @@ def test_uoro_with_a_state_of_several_types_and_with_none():
         state = estimator.estimate(theta, state).state
 
 
-@pytest.mark.parametrize("window", [3, 4])
+@pytest.mark.parametrize("window", [3, slow(4)])
 def test_uoro_is_its_pseudocode(window, x64):
     """Tallec and Ollivier's algorithm, a loop over steps with explicit Jacobians."""
     system, theta = Well(), WELL.astype(jnp.float64)

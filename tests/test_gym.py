@@ -13,7 +13,7 @@ import pytest
 
 import nres
 from environments import KEY, BadEnv, CliffEnv, Stumbling, estimate
-from helpers import as_users_run, raises_naming, z_scores
+from helpers import as_users_run, raises_naming, slow, z_scores
 from nres.pools import GymPool, PoolError
 from reference import cliff_gradient, cliff_loss
 
@@ -122,7 +122,7 @@ def test_environments_without_snapshots():
     ("fault", "processes", "culprits"),
     [
         ("raise", 0, ["RuntimeError", "out of fuel"]),
-        pytest.param("raise", 1, ["RuntimeError", "out of fuel"], marks=pytest.mark.slow),
+        slow("raise", 1, ["RuntimeError", "out of fuel"]),
         ("reward", 0, ["reward", "nan"]),
         ("observation", 0, ["observation"]),
         ("shape", 0, ["observation", 3, 1]),

@@ -15,6 +15,7 @@ from helpers import (
     Wave,
     assert_same,
     gradients,
+    slow,
     spiral_theta,
     state_at_step_0,
 )
@@ -44,7 +45,7 @@ def test_nres_over_whole_episodes_is_full_es():
     assert_same(gradients(nres_, THETA[Wave], 3), gradients(full, THETA[Wave], 3))
 
 
-@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("window", [slow(2), 3])
 @pytest.mark.parametrize("kind", [Wave, Faller])
 def test_episode_average_of_nres_is_full_es(kind, window):
     theta, windows = THETA[kind], -(-10 // window)
@@ -68,7 +69,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["NRES", "GPES", slow("FullES"), slow("PES"), slow("TES")])
 def test_regenerated_noise_is_kept_noise(name):
     method, arguments = METHODS[name]
     make = lambda store: method(  # noqa: E731

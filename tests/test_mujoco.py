@@ -8,6 +8,7 @@ import pytest
 
 import nres
 from environments import KEY, NAMES, estimate
+from helpers import slow
 from nres.pools import GymPool, MujocoPool
 
 pytestmark = [
@@ -29,7 +30,7 @@ class Script:
         return np.broadcast_to(self.actions[self.t], (len(observations), self.actions.shape[1]))
 
 
-@pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize("version", [slow(4), 5])
 @pytest.mark.parametrize("task", NAMES)
 @pytest.mark.usefixtures("unchecked_types")
 def test_tasks_are_those_of_gymnasium(task, version):
@@ -75,9 +76,9 @@ def test_threads_change_nothing(task):
     ("task", "options"),
     [
         ("swimmer", {}),
-        ("hopper", {"window": 25}),
+        slow("hopper", {"window": 25}),
         ("hopper", {"method": nres.TES}),
-        pytest.param("walker2d", {"method": nres.PES, "window": 20}, marks=pytest.mark.slow),
+        slow("walker2d", {"method": nres.PES, "window": 20}),
     ],
 )
 def test_both_pools_give_the_same_gradients(task, options):

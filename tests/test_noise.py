@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers import z_scores
+from helpers import slow, z_scores
 from nres.noise import Gaussian, draw_signs, threefry
 
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -19,7 +19,7 @@ def test_the_hash_is_that_of_jax():
     np.testing.assert_array_equal(jnp.stack(words, axis=1), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", slow("float64"), slow("bfloat16")])
 def test_noise_is_standard_normal(dtype, x64):
     theta = {"a": jnp.zeros((3, 5), dtype), "b": jnp.zeros((), dtype), "c": jnp.zeros(7, dtype)}
     sigma = jnp.linspace(0.5, 2.0, 400)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Faller, Wave, chance, raises_naming
+from helpers import THETA, Faller, Wave, chance, raises_naming, slow
 from numpy_pool import NumpyPool
 from table import ESTIMATORS
 
@@ -47,7 +47,7 @@ def assert_equals_single_runs(result, estimator, theta=THETA[Wave], **options):
             np.testing.assert_allclose(history.evals[name], values, rtol=1e-5)
 
 
-@pytest.mark.parametrize("system", [Wave, Faller])
+@pytest.mark.parametrize("system", [slow(Wave), Faller])
 def test_each_seed_equals_a_run_of_its_own(system):
     estimator, theta = make(system()), THETA[system]
     assert estimator.vectorisable
@@ -70,7 +70,7 @@ def on_two_devices():
 
 @pytest.mark.parametrize(
     "make_estimator",
-    [lambda: make(NumpyPool(Wave())), pytest.param(on_two_devices, marks=pytest.mark.slow)],
+    [lambda: make(NumpyPool(Wave())), slow(on_two_devices)],
 )
 def test_seeds_that_cannot_be_vectorised_run_one_after_another(make_estimator):
     estimator = make_estimator()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import samples, z_scores
+from helpers import samples, slow, z_scores
 from reference import cliff_gradient, truncated_gradient
 
 SYSTEM = nres.systems.Quadratic.random(
@@ -24,11 +24,11 @@ WORKERS = 50
     ("method", "arguments"),
     [
         (nres.FullES, {}),
-        (nres.NRES, {"window": 2}),
+        slow(nres.NRES, {"window": 2}),
         (nres.NRES, {"window": 4}),
         (nres.PES, {"window": 1}),
-        (nres.PES, {"window": 4}),
-        (nres.GPES, {"window": 1, "period": 2}),
+        slow(nres.PES, {"window": 4}),
+        slow(nres.GPES, {"window": 1, "period": 2}),
         (nres.GPES, {"window": 2, "period": 4}),
     ],
 )
@@ -84,9 +84,9 @@ class Cliff(nres.System):
     ("method", "arguments", "shared"),
     [
         (nres.FullES, {}, True),
-        (nres.NRES, {"window": 1}, True),
+        slow(nres.NRES, {"window": 1}, True),
         (nres.NRES, {"window": 3}, True),
-        (nres.PES, {"window": 2}, False),
+        slow(nres.PES, {"window": 2}, False),
         (nres.GPES, {"window": 1, "period": 2}, False),
     ],
 )

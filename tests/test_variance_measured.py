@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, Wave, quadratic, quadratic_theta, raises_naming
+from helpers import THETA, Faller, Wave, quadratic, quadratic_theta, raises_naming, slow
 from nres.estimators.base import blank_state
 from nres.variance import measured, statistics
 from numpy_pool import NumpyPool
@@ -95,9 +95,9 @@ def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
     ("make", "period", "window"),
     [
         (lambda **kw: nres.NRES(SYSTEM, window=3, **kw), 12, 3),
-        (lambda **kw: nres.PES(SYSTEM, window=2, **kw), 2, 2),
+        slow(lambda **kw: nres.PES(SYSTEM, window=2, **kw), 2, 2),
         (lambda **kw: nres.GPES(SYSTEM, window=1, period=5, **kw), 5, 1),
-        (lambda **kw: nres.FullES(SYSTEM, **kw), 12, 12),
+        slow(lambda **kw: nres.FullES(SYSTEM, **kw), 12, 12),
     ],
     ids=["NRES", "PES", "GPES", "FullES"],
 )
@@ -251,7 +251,7 @@ def test_sums_of_half_precision_do_not_overflow(x64):
     [
         (nres.TES(SYSTEM, window=3, workers=2, sigma=0.5), False),
         (nres.TBPTT(quadratic(12, 4, disturbance=0.3), window=3, workers=2), False),
-        (nres.DODGE(SYSTEM, window=3, workers=2), True),
+        slow(nres.DODGE(SYSTEM, window=3, workers=2), True),
         (nres.UORO(SYSTEM, window=3, workers=2), True),
     ],
     ids=["TES", "TBPTT", "DODGE", "UORO"],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Wave, quadratic, quadratic_theta, raises_naming
+from helpers import THETA, Wave, quadratic, quadratic_theta, raises_naming, slow
 from numpy_pool import NumpyPool
 from reference import theorem
 
@@ -18,7 +18,7 @@ SYSTEM, PLACE = quadratic(12, 4), quadratic_theta(4)
 # T, d, W and the periods: windows and periods that divide the horizon, and that do not.
 CASES = [
     (12, 4, 1, (1, 2, 4, 5, 12)),
-    (12, 4, 3, (3, 6, 9, 12)),
+    slow(12, 4, 3, (3, 6, 9, 12)),
     (12, 4, 5, (5, 10, 12)),
     (7, 2, 2, (2, 4, 7)),
 ]
@@ -149,7 +149,7 @@ class Nested(nres.System):
 @pytest.mark.parametrize(
     "dtype",
     [
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (jnp.float16, jnp.float32)),
+        *map(slow, (jnp.float16, jnp.float32)),
         jnp.bfloat16,
     ],
 )
