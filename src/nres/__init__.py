@@ -31,6 +31,7 @@ from nres.history import History as History
 from nres.history import NonFiniteWarning as NonFiniteWarning
 from nres.noise import Gaussian as Gaussian
 from nres.noise import Noise as Noise
+from nres.noise import Orthogonal as Orthogonal
 from nres.pools import JaxPool as JaxPool
 from nres.pools import Pool as Pool
 from nres.pools import Window as Window

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Int, Key, PyTree
 
 # The device counts steps, workers and updates in 32 bits.
 LARGEST = 2**31 - 1
@@ -67,6 +67,49 @@ def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
     if math.isnan(number) or number < 0 or (number == 0 and not zero):
         raise ValueError(f"{name} {bound}, got {_shown(value)}.")
     return number
+
+
+def positive_arrays(name: str, values: PyTree) -> PyTree:
+    """Return numbers and arrays as arrays of positive finite numbers, or raise an error."""
+
+    def convert(path, value):
+        where = name + jax.tree_util.keystr(path)
+        if np.ndim(value) == 0 or isinstance(value, str):
+            return jnp.asarray(positive_number(where, value), float)
+        array = np.asarray(value, float)
+        for number in (array.min(initial=np.inf), array.max(initial=-np.inf)):
+            positive_number(where, number)
+        return jnp.asarray(array, float)
+
+    if not jax.tree.leaves(values):
+        raise ValueError(f"{name} must be a number or a pytree of numbers, got {values!r}.")
+    return jax.tree_util.tree_map_with_path(convert, values)
+
+
+def check_prefix(name: str, values: PyTree, theta: PyTree) -> None:
+    """Raise a `ValueError` unless `values` has arrays for all leaves or branches of `theta`."""
+
+    def check(value, branch):
+        for leaf in jax.tree.leaves(branch):
+            try:
+                fits = np.broadcast_shapes(value.shape, leaf.shape) == leaf.shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise ValueError(
+                    f"{name} must have the shapes of theta or fewer axes, but an array of shape "
+                    f"{value.shape} is meant for one of shape {leaf.shape}."
+                )
+
+    try:
+        jax.tree.map(check, values, theta)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith(name):
+            raise
+        raise ValueError(
+            f"{name} must be a number or a pytree like theta or like its upper levels; got "
+            f"{jax.tree.structure(values)} for {jax.tree.structure(theta)}."
+        ) from error
 
 
 def check_fits(window: int, horizon: int) -> None:

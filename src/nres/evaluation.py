@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from nres.checks import array_bytes, as_key, check_memory, positive_number, whole_number
+from nres.checks import (
+    array_bytes,
+    as_key,
+    check_memory,
+    check_prefix,
+    positive_arrays,
+    whole_number,
+)
 from nres.execution import run_episodes, state_shapes
 from nres.noise import Gaussian, Noise
 from nres.pools.base import Pool
@@ -63,7 +70,7 @@ def evaluate(
     key: Array,
     *,
     episodes: int = 1,
-    sigma: float = 0.0,
+    sigma: PyTree = 0.0,
     noise: Noise = Gaussian(),  # noqa: B008 - frozen
 ) -> Evaluation:
     r"""Compute the loss $\frac1T \sum_t L_t$ of whole episodes, at `theta` or smoothed around it.
@@ -74,7 +81,8 @@ def evaluate(
         key: A JAX random key.
         episodes: The number of episodes, each with its own randomness.
         sigma: If positive, each episode runs with parameters drawn from
-            $\mathcal N(\theta, \sigma^2 I)$, so that the mean estimates the smoothed loss.
+            $\mathcal N(\theta, \sigma^2 I)$, so that the mean estimates the smoothed loss. It may
+            be a pytree of numbers, as for `NRES`.
         noise: The distribution of this noise.
 
     Returns:
@@ -93,13 +101,16 @@ def evaluate(
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
     episodes = whole_number("episodes", episodes)
     horizon_of(pool)
-    sigma = positive_number("sigma", sigma, zero=True)
+    smooth = not (isinstance(sigma, float | int) and sigma == 0)
+    if smooth:
+        sigma = positive_arrays("sigma", sigma)
+        check_prefix("sigma", sigma, theta)
     pool.check(theta)
-    each = _EPISODE_BYTES + (array_bytes(theta) if sigma else 0)
+    each = _EPISODE_BYTES + (array_bytes(theta) if smooth else 0)
     each += array_bytes(state_shapes(pool, theta))
     check_memory(episodes * each, f"{episodes:,} episodes")
     system_key, noise_key = jax.random.split(key)
     keys, smoothing = worker_keys(system_key, episodes), None
-    if sigma:
-        smoothing = (noise, worker_keys(noise_key, episodes), jnp.asarray(sigma, float))
+    if smooth:
+        smoothing = (noise, worker_keys(noise_key, episodes), sigma)
     return Evaluation(*run_episodes(pool, theta, keys, smoothing))

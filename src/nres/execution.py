@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.noise import Noise
+from nres.noise import Noise, for_workers
 from nres.pools.base import Pool
 from nres.system import parameter_count
 from nres.workers import Carry, Contributions, Response, Workers, summed
@@ -83,7 +83,7 @@ def run_episodes(
     pool: Pool,
     theta: PyTree,
     keys: Key[Array, " episodes"],
-    smoothing: tuple[Noise, Key[Array, " episodes"], Float[Array, ""]] | None = None,
+    smoothing: tuple[Noise, Key[Array, " episodes"], PyTree] | None = None,
 ) -> tuple[Float[Array, " episodes"], Int[Array, " episodes"]]:
     """Run whole episodes at `theta`, or at parameters perturbed around it.
 
@@ -102,7 +102,7 @@ def run_episodes(
     if smoothing is not None:
         noise, noise_keys, sigma = smoothing
         rows = jax.tree.map(
-            jnp.add, rows, noise.draw(noise_keys, start, jnp.full(count, sigma), theta)
+            jnp.add, rows, noise.draw(noise_keys, start, for_workers(sigma, count), theta)
         )
     thetas = jax.tree.map(lambda x: x[None], rows)
     result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)

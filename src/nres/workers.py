@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from nres.noise import NoiseState, where_worker
+from nres.noise import Group, NoiseState, where_worker
 from nres.system import Theta, at_least_single, squared_norm
+
+# Numbers beyond those of workers and episodes, for randomness that belongs to neither.
+PHASES, GROUPS = 2**32 - 1, 2**32 - 2
 
 
 class Steps(NamedTuple):
@@ -29,6 +32,8 @@ class Workers(eqx.Module):
     """The number of episodes that each worker has finished."""
     start: Int[Array, " workers"]
     """The step of the episode at which the next window starts."""
+    group: Group | None = None
+    """The groups of workers whose noises are drawn jointly; `None` if noises are independent."""
 
     @eqx.filter_jit
     def episode_keys(self) -> Key[Array, " workers"]:
@@ -45,13 +50,47 @@ class Workers(eqx.Module):
         end = self.start + length
         finished = end >= horizon
         episode = self.episode + finished.astype(self.episode.dtype)
-        return Workers(self.key, episode, jnp.where(finished, 0, end))
+        return Workers(self.key, episode, jnp.where(finished, 0, end), self.group)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def worker_keys(key: Key[Array, ""], count: int) -> Key[Array, " workers"]:
     """Derive a key for each worker. A worker's key does not depend on the number of workers."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(count, dtype=jnp.uint32))
+
+
+def groups_of(key: Key[Array, ""], workers: int, size: int) -> Group | None:
+    """Divide workers into groups of consecutive ones; return `None` for groups of one.
+
+    Args:
+        key: The key of the run.
+        workers: The number of workers.
+        size: The number of workers per group; the last group may be smaller.
+    """
+    if size == 1:
+        return None
+    index = jnp.arange(workers, dtype=jnp.uint32)
+    of_groups = jax.random.fold_in(key, GROUPS)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(of_groups, index // size)
+    return Group(keys, (index % size).astype(jnp.int32), size)
+
+
+def spread_evenly(key: Key[Array, ""], workers: int, windows: int) -> Int[Array, " workers"]:
+    """Spread workers evenly over the windows of an episode, beginning at a random one.
+
+    Every window has as many workers as any other, or one more. Each worker alone is at a uniformly
+    random window. Consecutive workers are at the same or at neighbouring windows.
+    """
+    i = jnp.arange(workers, dtype=jnp.int32)
+    if workers >= windows:
+        few, more = divmod(workers, windows)  # this many workers per window, in some one more
+        first = more * (few + 1)
+        place = jnp.where(i < first, i // (few + 1), more + (i - first) // few)
+    else:
+        gap, more = divmod(windows, workers)
+        place = i * gap + jnp.minimum(i, more)
+    turn = jax.random.randint(jax.random.fold_in(key, PHASES), (), 0, windows, jnp.int32)
+    return (place + turn) % windows
 
 
 class Carry(eqx.Module):

@@ -3,6 +3,7 @@ r"""Backpropagation through time, full and truncated."""
 import abc
 import functools
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes, run_widened, widened
-from nres.estimators.base import LOCAL
+from nres.estimators.base import EVEN, LOCAL
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System
@@ -142,6 +143,8 @@ class BPTT(Backpropagation):
             placement=placement,
         )
 
+    phases: ClassVar[str] = EVEN
+
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
@@ -183,6 +186,7 @@ class TBPTT(Backpropagation):
     """
 
     window: int = eqx.field(static=True)
+    phases: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -193,6 +197,7 @@ class TBPTT(Backpropagation):
         checkpoint_every: int | None = None,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        phases: str = EVEN,
     ):
         super().__init__(
             pool,
@@ -202,6 +207,7 @@ class TBPTT(Backpropagation):
             placement=placement,
         )
         self.window = whole_number("window", window)
+        self.phases = phases
 
     @property
     def segment(self) -> int:

@@ -21,7 +21,16 @@ from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of
-from nres.workers import Carry, Response, Steps, Workers, worker_keys
+from nres.workers import (
+    PHASES,
+    Carry,
+    Response,
+    Steps,
+    Workers,
+    groups_of,
+    spread_evenly,
+    worker_keys,
+)
 
 # The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
@@ -29,6 +38,8 @@ _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
 
 # The default placement.
 LOCAL = Local()
+# The kinds of starting points; the first is the default.
+EVEN, INDEPENDENT = "even", "independent"
 
 
 class Estimator(eqx.Module):
@@ -53,6 +64,8 @@ class Estimator(eqx.Module):
 
     window: eqx.AbstractVar[int]
     """W, the number of steps that each worker takes for one estimate."""
+    phases: eqx.AbstractVar[str]
+    """The windows of an episode at which workers start: `"even"` or `"independent"`."""
 
     def __init__(
         self,
@@ -104,6 +117,8 @@ class Estimator(eqx.Module):
         check_fits(self.window, horizon_of(self.pool))
         if self.nonfinite not in ("skip", "raise"):
             raise ValueError(f'nonfinite must be "skip" or "raise", got {self.nonfinite!r}.')
+        if self.phases not in (EVEN, INDEPENDENT):
+            raise ValueError(f'phases must be "even" or "independent", got {self.phases!r}.')
         if not isinstance(self.placement, Placement):
             raise TypeError(
                 "placement must be an nres.placement.Placement, for example "
@@ -135,6 +150,10 @@ class Estimator(eqx.Module):
     def traceable(self) -> bool:
         """True if JAX can trace a whole estimate."""
         return self.placement.can_trace(self.pool)
+
+    def group_size(self, theta: Theta) -> int:
+        """Return the number of workers whose noises are drawn jointly."""
+        return 1
 
     @property
     def vectorisable(self) -> bool:
@@ -179,7 +198,7 @@ class Estimator(eqx.Module):
         return dataclasses.replace(self, workers=workers)
 
     def init(self, theta: PyTree, key: Any, *, update: int = 0) -> EstimatorState:
-        """Unlock the workers: place them at independent, uniformly random windows of an episode.
+        """Unlock the workers: place them at windows of an episode, as `phases` says.
 
         Each worker is unrolled from step 0 to its starting point at `theta`, with its own noise, as
         in the algorithm *Training using Online Evolution Strategies* of Li et al., NeurIPS 2023.
@@ -255,7 +274,8 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     """Return the state in which every worker is at step 0 of its first episode."""
     count = estimator.workers
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
-    workers = Workers(worker_keys(key, count), zeros, zeros)
+    groups = groups_of(key, count, estimator.group_size(theta))
+    workers = Workers(worker_keys(key, count), zeros, zeros, groups)
     carry = estimator.placement.begin(estimator.at(zero), theta, workers)
     return EstimatorState(workers, carry, zero, _signature(estimator, theta))
 
@@ -285,12 +305,15 @@ def starting_points(
 ) -> tuple[EstimatorState, Int[Array, " workers"]]:
     """Return every worker at step 0, and the number of windows to its starting point."""
     state = blank_state(estimator, theta, key)
-    keys = state.workers.key
-    # An episode number that no run reaches.
-    offset_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, jnp.uint32(2**32 - 1))
-    offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
-        offset_keys
-    )
+    if estimator.phases == EVEN:
+        offset = spread_evenly(key, estimator.workers, estimator.windows)
+    else:
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(
+            state.workers.key, jnp.uint32(PHASES)
+        )
+        offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
+            keys
+        )
     return state, estimator.placement.everywhere(offset)
 
 

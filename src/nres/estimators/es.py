@@ -5,7 +5,7 @@ from typing import ClassVar
 from jaxtyping import Array, Int
 
 from nres.checks import as_period, check_period
-from nres.estimators.base import LOCAL
+from nres.estimators.base import EVEN, LOCAL
 from nres.estimators.evolution import GAUSSIAN, EvolutionStrategy, OnlineStrategy, Sigma
 from nres.noise import Noise
 from nres.placement import Placement
@@ -23,13 +23,14 @@ class NRES(OnlineStrategy):
 
     Args:
         pool (System | Pool): An `nres.System`, or any `nres.Pool`.
-        workers (int): N, the number of antithetic pairs. The pairs are at independent steps of
+        workers (int): N, the number of antithetic pairs. The pairs are at different steps of
             their episodes, and their estimates are averaged.
         window (int): W, the number of steps that each worker takes for one estimate; from 1 to
             the horizon T. If W does not divide T, the last window of an episode is shorter.
-        sigma (float | Callable): The standard deviation of the noise; or a function that maps the
-            number of updates made so far to it, for example an optax schedule. A noise keeps the
-            sigma with which it was drawn.
+        sigma (float | PyTree | Callable): The standard deviation of the noise; or, if parameters
+            have different scales, a pytree of numbers or arrays for the leaves of `theta`, or for
+            whole branches of it; or a function that maps the number of updates made so far to
+            either, for example an optax schedule. A noise keeps the sigma with which it was drawn.
         noise (Noise): The distribution of the noise; Gaussian by default.
         store_noise (bool): True, the default, to keep the noise in memory; false to regenerate it
             from the workers' keys in every window, so that memory does not grow with N·d.
@@ -39,6 +40,10 @@ class NRES(OnlineStrategy):
             `estimate.info.nonfinite`; `"raise"` raises `nres.NonFiniteError`.
         placement (Placement): The devices or processes that run the workers:
             `nres.placement.Local()` (the default), `Devices(mesh)` or `Ray(actors=...)`.
+        phases (str): The windows of an episode at which workers start. `"even"`, the default,
+            spreads them evenly over the windows, beginning at a random one: no window has more
+            workers than another, so their losses vary less. `"independent"` draws the window of
+            every worker, as in the paper. Both are unbiased.
 
     Raises:
         TypeError: If a count is not an integer, or an argument has the wrong type.
@@ -120,6 +125,7 @@ class GPES(OnlineStrategy):
         store_noise: bool = True,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        phases: str = EVEN,
     ):
         super().__init__(
             pool,
@@ -130,6 +136,7 @@ class GPES(OnlineStrategy):
             store_noise=store_noise,
             nonfinite=nonfinite,
             placement=placement,
+            phases=phases,
         )
         self.period = as_period(period)
 
@@ -187,6 +194,8 @@ class FullES(EvolutionStrategy):
     accumulates: ClassVar[bool] = False
     renews_every_window: ClassVar[bool] = False
     __init__ = EvolutionStrategy.__init__
+
+    phases: ClassVar[str] = EVEN
 
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]

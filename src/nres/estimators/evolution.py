@@ -12,6 +12,7 @@ K = W, and FullES is W = K = T. TES restarts every window from a state that $\th
 reached, so that only the window's own noise counts.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -20,42 +21,54 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from nres.checks import positive_number, whole_number
+from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
-from nres.estimators.base import LOCAL, Estimator
-from nres.noise import Gaussian, Noise, NoiseState, update_noise
+from nres.estimators.base import EVEN, LOCAL, Estimator
+from nres.noise import (
+    Gaussian,
+    Noise,
+    NoiseState,
+    OfWorkers,
+    for_workers,
+    update_noise,
+    where_worker,
+)
 from nres.placement import Placement
 from nres.pools.base import Pool
-from nres.system import NOT_TRACEABLE, System, Theta
+from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
 from nres.tracing import Lifted, lift
 from nres.workers import Carry, Response, Workers
 
-Sigma = float | Float[Array, "..."] | Callable[[Int[Array, ""]], Any]
-"""A number, or a function from the number of updates made so far to a number."""
+Sigma = Callable[[Int[Array, ""]], Any] | PyTree
+"""A number, a pytree of numbers or arrays that is a prefix of `theta`, or a function from the
+number of updates made so far to either."""
 # The default distribution of noise.
 GAUSSIAN = Gaussian()
 
 
-def _as_sigma(sigma: Sigma) -> Float[Array, "..."] | Lifted:
-    """Convert a number to an array or a schedule to a traced function, so neither recompiles."""
-    if isinstance(sigma, Lifted | jax.core.Tracer):
+def _as_sigma(sigma: Sigma) -> PyTree:
+    """Convert numbers to arrays or a schedule to a traced function, so neither recompiles."""
+    if isinstance(sigma, Lifted | OfWorkers):
         return sigma
     if not callable(sigma):
-        return jnp.asarray(positive_number("sigma", sigma), float)
-    schedule = lambda update: jnp.asarray(sigma(update), float).reshape(())  # noqa: E731
+        return positive_arrays("sigma", sigma)
+    schedule = lambda update: jax.tree.map(  # noqa: E731
+        lambda s: jnp.asarray(s, float), sigma(update)
+    )
     try:
         return lift(schedule, jax.ShapeDtypeStruct((), jnp.int32))
     except (*NOT_TRACEABLE, TypeError) as error:
         raise ValueError(
-            "sigma must be a number, or a function of the number of updates that JAX can trace and "
-            f"that returns a number: use jnp.where or an optax schedule ({first_line(error)})."
+            "sigma must be a number, a pytree of numbers, or a function of the number of updates "
+            "that JAX can trace and that returns either: use jnp.where or an optax schedule "
+            f"({first_line(error)})."
         ) from error
 
 
 class EvolutionStrategy(Estimator):
     """Base class of `FullES`, `TES`, `PES`, `GPES` and `NRES`."""
 
-    sigma: Float[Array, "..."] | Lifted
+    sigma: PyTree
     noise: Noise
     store_noise: bool = eqx.field(static=True)
 
@@ -103,13 +116,17 @@ class EvolutionStrategy(Estimator):
         return eqx.tree_at(lambda e: e.sigma, self, self.sigma(update), is_leaf=_is_lifted)
 
     def rescaled(self, start, scale):
-        present = jnp.where(start % self.noise_period == 0, self._sigma, scale)
-        return eqx.tree_at(lambda e: e.sigma, self, present)
+        new = for_workers(self.sigma, start.size)
+        present = where_worker(start % self.noise_period == 0, new, scale)
+        return dataclasses.replace(self, sigma=OfWorkers(present))
 
-    @property
-    def _sigma(self) -> Float[Array, "..."]:
-        assert not isinstance(self.sigma, Lifted)  # `at` has evaluated the schedule
-        return self.sigma
+    def group_size(self, theta):
+        return self.noise.group_size(self.workers, parameter_count(theta))
+
+    def check(self, theta, seeds=1):
+        theta = super().check(theta, seeds)
+        check_prefix("sigma", jax.eval_shape(lambda: self.at(jnp.int32(0)).sigma), theta)
+        return theta
 
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
@@ -134,7 +151,7 @@ class EvolutionStrategy(Estimator):
             theta,
             workers,
             noise,
-            self._sigma,
+            self.sigma,
             self.noise_period,
             self.horizon,
             store=self.store_noise and self.carries,
@@ -147,6 +164,7 @@ class OnlineStrategy(EvolutionStrategy):
     """Base class of the online strategies: `TES`, `PES`, `GPES` and `NRES`."""
 
     window: int = eqx.field(static=True)
+    phases: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -159,6 +177,7 @@ class OnlineStrategy(EvolutionStrategy):
         store_noise: bool = True,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        phases: str = EVEN,
     ):
         super().__init__(
             pool,
@@ -170,6 +189,7 @@ class OnlineStrategy(EvolutionStrategy):
             placement=placement,
         )
         self.window = whole_number("window", window)
+        self.phases = phases
 
 
 def _is_lifted(x: Any) -> bool:
@@ -182,7 +202,7 @@ def _perturb(
     theta: Theta,
     workers: Workers,
     noise: NoiseState | None,
-    sigma: Float[Array, "..."],
+    sigma: PyTree,
     period: int | Int[Array, ""],
     horizon: int,
     *,
@@ -207,6 +227,7 @@ def _perturb(
         period=period,
         store=store,
         accumulate=accumulate,
+        group=workers.group,
     )
     thetas = law.perturb(theta, epsilon)
     if unperturbed:
@@ -232,5 +253,7 @@ def _respond(
         factor, weight = law.score(epsilon, noise.sigma)
         coefficient = coefficient * factor.astype(loss.dtype)
     # A schedule that reaches zero would divide by zero: mark the contribution as not finite.
-    coefficient = jnp.where(noise.sigma > 0, coefficient, jnp.nan)
+    for sigma in jax.tree.leaves(noise.sigma):
+        usable = (sigma > 0).reshape(coefficient.size, -1).all(axis=1)
+        coefficient = jnp.where(usable, coefficient, jnp.nan)
     return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps)

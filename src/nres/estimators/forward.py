@@ -9,12 +9,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from nres.checks import as_period, check_period, whole_number
 from nres.estimators.ad import Differentiating, for_lanes
-from nres.estimators.base import LOCAL
+from nres.estimators.base import EVEN, LOCAL
 from nres.estimators.evolution import GAUSSIAN
 from nres.noise import Noise, draw_signs, scale_rows, update_noise
 from nres.placement import Placement
 from nres.pools.base import Pool
-from nres.system import System, at_least_single
+from nres.system import System, at_least_single, parameter_count
 from nres.workers import Carry, Response
 
 
@@ -56,6 +56,7 @@ class DODGE(Differentiating):
     """
 
     window: int = eqx.field(static=True)
+    phases: str = eqx.field(static=True)
     period: Int[Array, ""] | None
     noise: Noise
 
@@ -69,9 +70,11 @@ class DODGE(Differentiating):
         noise: Noise = GAUSSIAN,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        phases: str = EVEN,
     ):
         super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
         self.window = whole_number("window", window)
+        self.phases = phases
         self.period = None if period is None else as_period(period)
         self.noise = noise
 
@@ -83,6 +86,9 @@ class DODGE(Differentiating):
         thetas = for_lanes(theta, workers.start.size)
         state = self.pool.begin(None, thetas, workers.episode_keys(), workers.start)
         return Carry(self._direction(theta, workers, None)[0], (state, _zeros(state)))
+
+    def group_size(self, theta):
+        return self.noise.group_size(self.workers, parameter_count(theta))
 
     def _direction(self, theta, workers, old):
         period = self.horizon if self.period is None else self.period
@@ -97,6 +103,7 @@ class DODGE(Differentiating):
             period=period,
             store=True,
             accumulate=self.period is not None,
+            group=workers.group,
         )
 
     def run(self, theta, workers, carry, length):
@@ -148,6 +155,7 @@ class UORO(Differentiating):
     """
 
     window: int = eqx.field(static=True)
+    phases: str = eqx.field(static=True)
 
     def __init__(
         self,
@@ -157,9 +165,11 @@ class UORO(Differentiating):
         window: int,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        phases: str = EVEN,
     ):
         super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
         self.window = whole_number("window", window)
+        self.phases = phases
 
     def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)

@@ -14,9 +14,10 @@ from jaxtyping import Array, PyTree
 from nres.checks import as_key, whole_number
 from nres.estimators.base import Estimator, blank_state, compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
+from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import block_size, choose, compiled, repeat
 from nres.pools.base import Pool
-from nres.system import Theta, as_theta, parameter_count
+from nres.system import Theta, as_theta, parameter_count, squared_norm
 from nres.variance.statistics import Moments
 from nres.workers import Steps
 
@@ -84,6 +85,7 @@ def measure(
     *,
     samples: int = 4096,
     level: float = 0.95,
+    together: bool = False,
     callback: Callable[[float], Any] | None = None,
 ) -> Measurement:
     r"""Measure mean and total variance of an estimator's gradients at fixed parameters.
@@ -101,6 +103,9 @@ def measure(
         samples: The number of independent episodes, each of one worker; at least 8. The variance of
             the mean over N workers follows, because they are independent.
         level: The level of the confidence interval.
+        together: True to measure estimates of all N workers together, from where `init` places
+            them. This includes the variance that evenly spread workers save, but each N episodes
+            give one independent sample. It is always done if the law draws noises jointly.
         callback: A function that is called now and then with the fraction of work done.
 
     Returns:
@@ -120,11 +125,16 @@ def measure(
     theta, key = as_theta(theta), as_key(key)
     estimator.pool.check(theta)
     check_samples(samples, level)
-    batch, batches = split(samples, theta, estimator)
-    group = estimator.with_workers(batch)
+    together = together or estimator.group_size(theta) > 1
+    if together:
+        batch, batches = estimator.workers, max(8, -(-samples // (2 * estimator.workers)) * 2)
+        group, run = estimator, _together
+    else:
+        batch, batches = split(samples, theta, estimator)
+        group, run = estimator.with_workers(batch), _episodes
     moments, total, sequential, nonfinite = Moments(), 0, 0, 0
     for i in range(batches):
-        result = _episodes(group, theta, jax.random.fold_in(key, i))
+        result = run(group, theta, jax.random.fold_in(key, i))
         mean, second, unused, left_out = jax.device_get(result)
         if left_out < batch * group.windows:
             moments.add(mean, second[None])
@@ -140,11 +150,12 @@ def measure(
     low, high = moments.interval(level)
     n = estimator.workers
     each = total / (batch * batches * group.windows)
+    vectors = 1 if together else n  # to be averaged for one estimate
     return Measurement(
         mean=like(theta, moments.mean.mean),
         stderr=like(theta, moments.mean.stderr),
-        variance=float(moments.variance[0]) / n,
-        interval=(float(low[0]) / n, float(high[0]) / n),
+        variance=float(moments.variance[0]) / vectors,
+        interval=(float(low[0]) / vectors, float(high[0]) / vectors),
         signal=moments.mean.signal,
         steps=Steps(round(n * each), estimator.window),
         cost=Steps(total, sequential),
@@ -188,22 +199,47 @@ def like(theta: PyTree, vector: np.ndarray) -> PyTree:
 @compiled
 def _episodes(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ...]:
     """Run an episode of every worker, all in step; return mean, second moment and counts."""
-    state = blank_state(estimator, theta, key)
+    return _moments(estimator, theta, blank_state(estimator, theta, key), _of_workers)
 
+
+@compiled
+def _together(estimator: Estimator, theta: Theta, key: Array) -> tuple[Array, ...]:
+    """Run all workers from where `init` places them for as many windows as an episode has.
+
+    Return mean, second moment and counts of the estimates, of which each window gives one.
+    """
+    return _moments(estimator, theta, estimator.init(theta, key), _of_estimate)
+
+
+def _of_workers(estimate: Estimate, count: Array) -> Array:
+    """Return the sum of the squared norms of the workers' own estimates."""
+    norm = estimate.info.contribution_norm
+    return (jnp.where(jnp.isnan(norm), 0, norm).astype(float) ** 2).sum()
+
+
+def _of_estimate(estimate: Estimate, count: Array) -> Array:
+    """Return the squared norm of the estimate, as often as there are workers."""
+    return squared_norm(estimate.grad).astype(float) * count
+
+
+def _moments(
+    estimator: Estimator,
+    theta: Theta,
+    state: EstimatorState,
+    squares: Callable[[Estimate, Array], Array],
+) -> tuple[Array, ...]:
     def one_window(_, loop):
         state, grad, second, unused, nonfinite = loop
         estimate = compute_estimate(estimator, theta, state)
-        norm = estimate.info.contribution_norm
         left_out = estimate.info.nonfinite
         count = (estimator.workers - left_out).astype(grad.dtype)
-        squares = jnp.where(jnp.isnan(norm), 0, norm).astype(second.dtype) ** 2
         # Keep a schedule of sigma at its first value.
         state = eqx.tree_at(lambda s: s.update, estimate.state, state.update)
         flat, _ = jax.flatten_util.ravel_pytree(estimate.grad)
         return (
             state,
             grad + flat.astype(grad.dtype) * count,
-            second + squares.sum(),
+            second + squares(estimate, count).astype(second.dtype),
             unused + estimate.spent.unused,
             nonfinite + left_out,
         )

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.execution import compiled, needed_lengths, run_at_once, run_window
+from nres.noise import Group
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.workers import Carry, Contributions, Workers
@@ -39,24 +40,34 @@ class WorkerRows(NamedTuple):
     start: np.ndarray
     length: np.ndarray
     """The number of steps that each worker should take."""
-    scale: np.ndarray | None
+    scale: PyTree
     """The scale of each worker's noise in its last window; `None` if there was no window."""
+    group: tuple[np.ndarray, np.ndarray, int] | None
+    """The words of each group's key, the rows and the size of the groups, as in `Group`."""
 
     def of(self, part: slice) -> "WorkerRows":
         """Return the rows of some of the workers."""
-        scale = None if self.scale is None else self.scale[part]
+        scale, group = self.scale, self.group
+        if group is not None:
+            group = (group[0][part], group[1][part], group[2])
         return WorkerRows(
             self.words[part],
             self.generator,
             self.episode[part],
             self.start[part],
             self.length[part],
-            scale,
+            jax.tree.map(lambda x: x[part], scale),
+            group,
         )
 
     def workers(self) -> Workers:
         key = jax.random.wrap_key_data(jnp.asarray(self.words), impl=self.generator)
-        return Workers(key, jnp.asarray(self.episode), jnp.asarray(self.start))
+        group = None
+        if self.group is not None:
+            words, row, size = self.group
+            group_key = jax.random.wrap_key_data(jnp.asarray(words), impl=self.generator)
+            group = Group(group_key, jnp.asarray(row), size)
+        return Workers(key, jnp.asarray(self.episode), jnp.asarray(self.start), group)
 
 
 class Request(NamedTuple):
@@ -84,7 +95,7 @@ class Reply(NamedTuple):
 
     carries: bool
     """False if the workers carry nothing."""
-    scale: np.ndarray | None
+    scale: PyTree
     """The scale of each worker's noise."""
     contributions: Contributions | None
     seconds: float
@@ -118,7 +129,7 @@ class Actor:
         extra = np.zeros((), np.int32)
         if request.lost and rows.scale is not None:
             # Use the noise that the lost episodes had.
-            estimator = estimator.rescaled(workers.start, jnp.asarray(rows.scale))
+            estimator = estimator.rescaled(workers.start, jax.tree.map(jnp.asarray, rows.scale))
         if request.what == "begin":
             carry = _begin(estimator, theta, workers)
         elif request.lost:

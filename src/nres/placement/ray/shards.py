@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from nres.placement.ray.actor import Request
 from nres.pools.base import PoolError
@@ -40,7 +41,7 @@ class Shard:
 
     ref: StateRef | None = None
     given: Carry | None = None
-    scale: np.ndarray | None = None
+    scale: PyTree = None
     """The scale of each worker's noise, to regenerate the noise."""
     pending: Sent | None = None
     """A request whose reply has not arrived yet."""
