@@ -1,19 +1,18 @@
 """Figures and tables of the paper, and the summaries that compare them with results here."""
 
 import dataclasses
+import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
-from nres_paper.claims import Check, verdict
-from nres_paper.comparing import FinishedRun, rank, run_comparison
+from nres_paper.claims import Check, all_checks, verdict
+from nres_paper.comparing import FinishedRun, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
-from nres_paper.comparisons import Comparison
-
-NOT_RUN = "not run yet"
-"""The verdict on a figure that has no results."""
+from nres_paper.plans import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +26,8 @@ class Context:
     """True to make a small version that only shows that the command runs."""
     seeds: int | None
     """The number of seeds; `None` for the planned number."""
+    only: Sequence[str]
+    """The names of the runs to carry out; empty for all."""
     finished: Callable[[Path, Settings], Run]
     """A function that starts or resumes the run with these settings in a folder."""
     say: Callable[[str], Any]
@@ -36,6 +37,7 @@ class Context:
     def command(self) -> str:
         """The shell command that makes the figure."""
         asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
+        asked += "".join(f" --only {shlex.quote(name)}" for name in self.only)
         return f"nres reproduce {self.name}{asked}"
 
     @property
@@ -67,10 +69,19 @@ class PaperFigure:
     tier: str
     """The device on which the figure takes minutes rather than days: `cpu` or `gpu`."""
     make: Callable[[Context], Result]
+    plan: Callable[[], Any]
+    """Returns, as JSON, the settings that determine what is measured."""
     remark: str = ""
     """Notes for the reader."""
     takes_seeds: bool = False
     """True if the user may choose the number of seeds."""
+    takes_names: bool = False
+    """True if the user may choose some of the runs."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the plan, which tells results with other settings apart."""
+        text = json.dumps(self.plan(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:
@@ -81,6 +92,7 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
             comparison,
             context.folder,
             seeds=context.seeds,
+            only=context.only,
             quick=context.quick,
             finished=context.finished,
             say=context.say,
@@ -88,26 +100,28 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
         ranking = rank(comparison, runs)
         draw_comparison(comparison, ranking, context.drawing)
         return Result(
-            tuple(claim.check(ranking) for claim in comparison.claims),
+            all_checks(comparison.claims, ranking),
             {
                 "axis": comparison.axis,
                 "level": ranking.level,
                 "shown": {"what": comparison.shown, "times": comparison.scale},
                 "smoothed_over": comparison.smooth,
-                "methods": {
-                    name: {"seeds": [run.settings.seed for run in runs if run.name == name]}
-                    | ranking.to_json(name)
-                    for name in ranking.runs
-                },
+                "methods": {name: ranking.to_json(name) for name in ranking.runs},
                 "settings": {run.name: run.settings.to_json() for run in runs},
             },
             seeds=len({run.settings.seed for run in runs}),
             **metadata_of(runs),
         )
 
-    remark = " ".join(filter(None, (comparison.start, comparison.remark)))
+    def plan() -> Any:
+        runs = {
+            name: planned(comparison, name, comparison.seeds[0]).to_json()
+            for name in comparison.runs
+        }
+        return [runs, comparison.rates, comparison.level, comparison.smooth]
+
     about = comparison.label, comparison.claim, comparison.tier
-    return PaperFigure(*about, make, remark, takes_seeds=True)
+    return PaperFigure(*about, make, plan, comparison.remark, takes_seeds=True, takes_names=True)
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
@@ -137,6 +151,7 @@ def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
     result = figure.make(context)
     summary = {
         "id": context.name,
+        "fingerprint": figure.fingerprint(),
         "figure": figure.label,
         "tier": figure.tier,
         "claim": figure.claim,
@@ -178,12 +193,12 @@ def verdict_line(summary: dict[str, Any]) -> str:
     return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
 
 
-def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Read the summaries in a folder of results, in the order of the names.
+def read_summaries(folder: Path, figures: Mapping[str, PaperFigure]) -> dict[str, dict[str, Any]]:
+    """Read the summaries in a folder of results, in the order of the figures.
 
-    Figures without results are left out.
+    Figures without results are left out, as are results that were measured with other settings.
     """
-    files = {name: folder / name / "summary.json" for name in names}
+    files = {name: folder / name / "summary.json" for name in figures}
     found = {}
     for name, file in files.items():
         if not file.exists():
@@ -196,4 +211,6 @@ def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str
             raise MetricsError(
                 f"{file} is damaged: delete it and run `nres reproduce {name}` to write it again."
             )
+        if found[name].get("fingerprint") != figures[name].fingerprint():
+            del found[name]
     return found
