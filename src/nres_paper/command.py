@@ -56,6 +56,14 @@ def reproduce(
             show_default="all runs of the figure",
         ),
     ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Carry out only the runs with this seed; may be repeated.",
+            metavar="SEED",
+            show_default="all planned seeds",
+        ),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Make a small version, to see that it runs."),
@@ -88,8 +96,8 @@ def reproduce(
         raise SettingsError("--tier works only with `nres reproduce all`.")
     if seeds is not None and (quick or what in (None, "table")):
         raise SettingsError("--seeds works only with an ID or with all, and not with --quick.")
-    if only and what not in FIGURES:
-        raise SettingsError("--only works only with an ID.")
+    if (only or seed) and what not in FIGURES:
+        raise SettingsError("--only and --seed work only with an ID.")
     if what is None:
         console.print(_contents(folder))
     elif what == "table":
@@ -100,7 +108,7 @@ def reproduce(
         _all(names, folder, seeds, quick, quiet)
     elif what in FIGURES:
         _check_kind(folder, quick)
-        _one(what, folder, seeds, quick, quiet, only or ())
+        _one(what, folder, seeds, quick, quiet, only or (), seed or ())
     else:
         raise SettingsError(unknown("figure or table", what, [*FIGURES, "all", "table"]))
 
@@ -131,10 +139,11 @@ def _one(
     quick: bool,
     quiet: bool,
     only: Sequence[str] = (),
+    only_seeds: Sequence[int] = (),
 ) -> None:
     console, folder = Console(quiet=quiet), out / name
-    if only and not FIGURES[name].takes_names:
-        raise SettingsError(f"--only does not apply to {name}, which has no named runs.")
+    if (only or only_seeds) and not FIGURES[name].takes_names:
+        raise SettingsError(f"--only and --seed do not apply to {name}, which has no named runs.")
     if seeds is not None and not FIGURES[name].takes_seeds:
         raise SettingsError(f"--seeds does not apply to {name}, whose seeds are fixed.")
     said: list[str] = []
@@ -146,7 +155,7 @@ def _one(
         said.append(text)
         say_line(f"{name}: {text}", console)
 
-    context = Context(folder, name, quick, seeds, only, finish, say)
+    context = Context(folder, name, quick, seeds, only, only_seeds, finish, say)
     again = f"Resume with: {context.command} --out {shlex.quote(str(out))}"
     try:
         summary = make_summary(FIGURES[name], context)

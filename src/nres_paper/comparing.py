@@ -122,6 +122,7 @@ def run_comparison(
     *,
     seeds: int | None,
     only: Sequence[str] = (),
+    only_seeds: Sequence[int] = (),
     quick: bool,
     finished: Callable[[Path, Settings], Run],
     say: Callable[[str], Any],
@@ -133,6 +134,7 @@ def run_comparison(
         folder: The folder of the results. Unfinished runs are in its subfolder `runs`.
         seeds: The number of seeds; `None` for the planned number.
         only: The names of the runs to carry out; by default all.
+        only_seeds: The seeds to carry out; by default all.
         quick: True to make tiny runs instead.
         finished: A function that starts or resumes the run with these settings in a folder.
         say: A function that is called with a line of text before each run.
@@ -164,6 +166,7 @@ def run_comparison(
             for name in names
             for rate in rates[name]
             for seed in seeds[: comparison.runs[name].seeds if only_planned else None]
+            if not only_seeds or seed in only_seeds
         ]
 
     only_planned = seeds is None
@@ -171,6 +174,7 @@ def run_comparison(
         first = plan(chosen[:1], dict.fromkeys(names, rates))
         _build(first, known)
         tried = carry_out(first, folder, known, finished, say)
+        tried += [run for run in known if not _among(run, tried)]
         best = {name: [best_rate(comparison, name, tried)] for name in names}
         rest = plan(chosen, best)
     else:
@@ -245,7 +249,7 @@ def _store(file: Path, runs: Sequence[FinishedRun]) -> None:
     import filelock  # imported here, since only writing needs it
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(file.with_suffix(".lock")):
+    with filelock.FileLock(file.parent / ".metrics.lock"):
         write_runs(file, runs, read_runs(file))
 
 

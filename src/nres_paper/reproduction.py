@@ -28,6 +28,8 @@ class Context:
     """The number of seeds; `None` for the planned number."""
     only: Sequence[str]
     """The names of the runs to carry out; empty for all."""
+    only_seeds: Sequence[int]
+    """The seeds to carry out; empty for all."""
     finished: Callable[[Path, Settings], Run]
     """A function that starts or resumes the run with these settings in a folder."""
     say: Callable[[str], Any]
@@ -38,6 +40,7 @@ class Context:
         """The shell command that makes the figure."""
         asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
         asked += "".join(f" --only {shlex.quote(name)}" for name in self.only)
+        asked += "".join(f" --seed {seed}" for seed in self.only_seeds)
         return f"nres reproduce {self.name}{asked}"
 
     @property
@@ -93,6 +96,7 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
             context.folder,
             seeds=context.seeds,
             only=context.only,
+            only_seeds=context.only_seeds,
             quick=context.quick,
             finished=context.finished,
             say=context.say,
