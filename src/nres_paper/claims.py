@@ -1,56 +1,30 @@
-"""Claims of the paper about a comparison, and their checks against results.
-
-The grades are:
-
-- `holds`: a bound is met; a number is within a factor of `BAND` of the paper's; an order of methods
-  is established by a paired test over seeds.
-- `differs`: the direction is the paper's, but the number is outside the band or a bound is missed.
-- `fails`: the opposite is established, or a method does what the paper says it does not.
-- `not established`: seeds scatter too much, are too few, or runs are too short to tell.
-- `not run yet`: there are no results.
-- `shown`: the same comparison on another axis, about which the paper says nothing.
-"""
+"""Claims of the paper about a comparison, and their checks against results."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from nres.runs import AXES
+from nres_paper.grades import (
+    BAND,
+    DIFFERS,
+    FAILS,
+    HOLDS,
+    NEAR,
+    NOT_RUN,
+    SHOWN,
+    UNKNOWN,
+    Check,
+    counted,
+    mean,
+    number,
+    spread,
+    times,
+)
 from nres_paper.ranking import REFERENCE, Estimate, Ranking, estimate, p_text
-
-BAND = 1.5
-"""A number holds if it is at most this factor larger or smaller than the paper's."""
-NEAR = 1.1
-"""A method is at its asymptote if it ends within this factor of it."""
-
-HOLDS, DIFFERS, FAILS = "holds", "differs", "fails"
-UNKNOWN, NOT_RUN, SHOWN = "not established", "not run yet", "shown"
-GRADES = (HOLDS, DIFFERS, FAILS, UNKNOWN, NOT_RUN, SHOWN)
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One statement of the paper and the corresponding result here."""
-
-    about: str
-    paper: str
-    ours: str
-    grade: str
-    """One of `GRADES`."""
-
-
-def verdict(checks: Sequence[Check]) -> str:
-    """Combine the grades of all statements: `yes`, `in part`, `no` or `not run yet`."""
-    grades = {check.grade for check in checks} - {SHOWN}
-    if grades <= {NOT_RUN}:
-        return NOT_RUN
-    if grades == {HOLDS}:
-        return "yes"
-    return "no" if grades <= {FAILS, NOT_RUN} else "in part"
 
 
 class Claim(Protocol):
@@ -118,10 +92,10 @@ class Slower:
 
     @property
     def said(self) -> tuple[str, str]:
-        about = self.name if self.axis is None else f"{self.name}, {_counted(self.axis)}"
+        about = self.name if self.axis is None else f"{self.name}, {counted(self.axis)}"
         if self.percent is not None:
             return about, f"{self.than} needs {self.percent:g} % fewer"
-        return about, "> " * self.more + _times(self.factor) if self.factor > 1 else "longer"
+        return about, "> " * self.more + times(self.factor) if self.factor > 1 else "longer"
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         ratios = ranking.ratios(self.name, self.than, self.axis)
@@ -132,7 +106,7 @@ class Slower:
         found = estimate([ratio for ratio in ratios if not math.isnan(ratio)])
         there = ranking.arrived(self.name)
         never = there < len(ranking.runs[self.name])
-        text = f"{'> ' * never}{_times(found.middle)}"
+        text = f"{'> ' * never}{times(found.middle)}"
         paper = self.factor if self.percent is None else 1 / (1 - self.percent / 100)
         if self.percent is not None:
             text += f", {1 - 1 / found.middle:.0%} fewer"
@@ -182,11 +156,11 @@ class Never:
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         there, seeds = ranking.arrived(self.name), len(ranking.runs[self.name])
         if there:
-            times = _mean([t for t in ranking.reached(self.name) if math.isfinite(t)])
-            return f"{there} of {seeds} seeds, after {times} {_counted(ranking.axis)}", FAILS
+            after = mean([t for t in ranking.reached(self.name) if math.isfinite(t)])
+            return f"{there} of {seeds} seeds, after {after} {counted(ranking.axis)}", FAILS
         updates = min(ranking.ends(self.name, "update"))
-        text = f"never in {updates:,.0f} updates, {_number(min(ranking.ends(self.name, STEPS)))} "
-        text += _counted(STEPS)
+        text = f"never in {updates:,.0f} updates, {number(min(ranking.ends(self.name, STEPS)))} "
+        text += counted(STEPS)
         if ranking.is_short(self.name):
             return f"{text} (paper: {ranking.budgets[self.name]:,} updates)", UNKNOWN
         return text, HOLDS
@@ -211,20 +185,20 @@ class Reaches:
 
     @property
     def said(self) -> tuple[str, str]:
-        about = f"{self.name}, {_counted(self.axis)}"
-        return about, "solved" if self.paper is None else _number(self.paper)
+        about = f"{self.name}, {counted(self.axis)}"
+        return about, "solved" if self.paper is None else number(self.paper)
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         steps = ranking.reached(self.name, self.axis)
         there = ranking.arrived(self.name)
         if there < len(steps):
-            end = _number(min(ranking.ends(self.name, self.axis)))
+            end = number(min(ranking.ends(self.name, self.axis)))
             text = f"{there} of {len(steps)} seeds reach the level in {end}"
             return text, DIFFERS if there > len(steps) / 2 else FAILS
         if self.paper is None:
-            return _mean(steps), HOLDS
+            return mean(steps), HOLDS
         factor = float(np.mean(steps)) / self.paper
-        text = f"{_mean(steps)}; {factor:.2g} of the paper's"
+        text = f"{mean(steps)}; {factor:.2g} of the paper's"
         return text, HOLDS if 1 / BAND <= factor <= BAND else DIFFERS
 
 
@@ -246,7 +220,7 @@ class Attains:
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         best = ranking.least(self.name)
-        text = f"{np.mean(best):.4g}" + _spread(best, "{:.4g}")
+        text = f"{np.mean(best):.4g}" + spread(best, "{:.4g}")
         return text, HOLDS if max(best) <= self.paper else FAILS
 
 
@@ -295,20 +269,78 @@ class Sooner:
 
     @property
     def said(self) -> tuple[str, str]:
-        about = "order" if self.axis is None else _counted(self.axis)
+        about = "order" if self.axis is None else counted(self.axis)
         return about, f"in this order: {'; '.join(self.order)}"
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         axis = self.axis or ranking.axis
-        times = {name: ranking.reached(name, axis) for name in self.order}
-        text = "; ".join(f"{name} {_mean(times[name])}" for name in self.order)
+        reached = {name: ranking.reached(name, axis) for name in self.order}
+        text = "; ".join(f"{name} {mean(reached[name])}" for name in self.order)
         # A run that never arrives counts with its full length, which is less than it would need.
         known = {
-            name: [min(both) for both in zip(times[name], ranking.ends(name, axis), strict=True)]
+            name: [min(both) for both in zip(reached[name], ranking.ends(name, axis), strict=True)]
             for name in self.order
         }
         pairs = itertools.pairwise(self.order)
         return _ordered([(f"{a} and {b}", _test(ranking, known, b, a)) for a, b in pairs], text)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoSlower:
+    """The claim that something costs a method little, compared with one that lacks it.
+
+    It holds if the method needs less than `BAND` times as many updates as the other.
+    """
+
+    name: str
+    than: str
+    statement: str
+    longer: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, self.than
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return f"updates of {self.name}, relative to {self.than}", self.statement
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        ratios = ranking.ratios(self.name, self.than, "update")
+        if any(map(math.isnan, ratios)) or ranking.arrived(self.name) < len(ratios):
+            return "some seeds do not reach the level", UNKNOWN
+        found = estimate(ratios)
+        grade = HOLDS if found.high < BAND else FAILS if found.low > BAND else UNKNOWN
+        return f"{times(found.middle)} ({found})", grade
+
+
+@dataclasses.dataclass(frozen=True)
+class NearBest:
+    """The claim that a run reaches the level nearly as early as variants of it.
+
+    It holds if the mean over seeds is less than `BAND` times that of the best variant.
+    """
+
+    name: str
+    others: tuple[str, ...]
+    longer: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, *self.others
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return f"{self.name}, updates to the level", ""
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        reached = {name: ranking.reached(name, "update") for name in self.names}
+        text = "; ".join(f"{name}: {mean(reached[name])}" for name in self.names)
+        means = {name: float(np.mean(reached[name])) for name in self.names}
+        best = min(means.values())
+        if math.isinf(best):
+            return text, UNKNOWN
+        return text, HOLDS if means[self.name] < BAND * best else DIFFERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,9 +358,8 @@ class Ends:
 
     @property
     def said(self) -> tuple[str, str]:
-        where = "at the end" if self.near else "far from it"
         about = f"final value of {self.name}, relative to {self.asymptote}"
-        return about, f"about 1 {where}".replace(" at the end", "") if self.near else "far from 1"
+        return about, "about 1" if self.near else "far above 1"
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         (limit,) = ranking.final(self.asymptote)[:1]
@@ -342,7 +373,9 @@ class Ends:
         return text, FAILS if found.high < NEAR else UNKNOWN
 
 
-def _test(ranking: Ranking, values, name: str, than: str) -> Estimate:
+def _test(
+    ranking: Ranking, values: Mapping[str, Sequence[float]], name: str, than: str
+) -> Estimate:
     """Estimate the ratio of the values of two methods at their common seeds."""
     pairs = ranking.paired(name, than, values)
     return estimate([max(a, 1e-12) / max(b, 1e-12) for a, b in pairs])
@@ -361,36 +394,6 @@ def _ordered(tests: Sequence[tuple[str, Estimate]], text: str) -> tuple[str, str
 
 def _few(ranking: Ranking, names: Sequence[str]) -> str:
     """State the number of seeds of some methods if other methods have more."""
-    seeds = min(len(ranking.runs[name]) for name in names)
+    seeds = min((len(ranking.runs[n]) for n in names if n not in ranking.fixed), default=0)
     most = max(map(len, ranking.runs.values()))
-    return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
-
-
-def _counted(axis: str) -> str:
-    return AXES[axis].replace(" unroll", "")
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g}×" if ratio < 1000 else f"{_number(ratio)}×"
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    low, high = (form.format(value) for value in (min(values), max(values)))
-    return f" ({low} to {high})" if low != high else ""
-
-
-def _mean(steps: Sequence[float]) -> str:
-    """State the mean over seeds with the minimum and the maximum, as text."""
-    there, (low, high) = sum(map(math.isfinite, steps)), (min(steps), max(steps))
-    if 0 < there < len(steps):
-        return f"{_number(low)} to never ({there} of {len(steps)} seeds)"
-    spread = f" ({_number(low)} to {_number(high)})" if low < high else ""
-    return _number(float(np.mean(steps))) + spread
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "never"
-    if value >= 1e4:
-        return f"{value:.2e}"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if seeds in (0, most) else f" ({seeds} seed{'s' * (seeds > 1)})"

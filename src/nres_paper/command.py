@@ -12,8 +12,8 @@ from rich.table import Table
 
 from nres.cli import TOLD, Quiet, explained, finished, plain, say_line, tell, unknown
 from nres.runs import Run, Settings, SettingsError
-from nres_paper.claims import NOT_RUN
 from nres_paper.figures import FIGURES
+from nres_paper.grades import NOT_RUN
 from nres_paper.reproduction import (
     Context,
     make_summary,

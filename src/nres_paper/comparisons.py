@@ -7,7 +7,13 @@ from nres_paper.lorenz_comparisons import LORENZ_COMPARISONS
 from nres_paper.mujoco_comparisons import MUJOCO_COMPARISONS
 from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
 from nres_paper.plans import Comparison
+from nres_paper.rate_comparisons import RATE_COMPARISONS
 
 COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
-    {**LORENZ_COMPARISONS, **OPTIMIZER_COMPARISONS, **MUJOCO_COMPARISONS}
+    {
+        **LORENZ_COMPARISONS,
+        **OPTIMIZER_COMPARISONS,
+        **MUJOCO_COMPARISONS,
+        **RATE_COMPARISONS,
+    }
 )

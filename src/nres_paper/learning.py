@@ -20,8 +20,8 @@ from nres.runs import (
 )
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 from nres_paper import learned_optimizer
-from nres_paper.claims import FAILS, HOLDS, Check
 from nres_paper.comparing import FinishedRun, find_run, read_runs, write_runs
+from nres_paper.grades import FAILS, HOLDS, Check
 from nres_paper.lorenz import local_minima
 from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
 from nres_paper.trajectory import pes_settings, pes_trajectory

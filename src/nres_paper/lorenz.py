@@ -15,7 +15,7 @@ import nres
 from nres.figures import COLOURS, draw_surface, losses_at, save_drawing
 from nres.runs import device, read_lines, versions, write_lines
 from nres.systems import Lorenz
-from nres_paper.claims import Check
+from nres_paper.grades import Check
 from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
 
 

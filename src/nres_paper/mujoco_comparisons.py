@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nres_paper.claims import Never, Reaches, Slower, Sooner
+from nres_paper.claims import Never, NoSlower, Reaches, Slower, Sooner
 from nres_paper.plans import Comparison, PlannedRun, often, plan
 
 _RL: dict[str, Any] = {
@@ -77,11 +77,15 @@ MUJOCO_COMPARISONS: Mapping[str, Comparison] = {
             Slower("FullES", axis="total_steps", percent=22),
             Reaches("NRES", 5.81e6),
             Reaches("FullES", 7.54e6),
+            NoSlower("NRES", "FullES", "hysteresis has little effect"),
+            Never("PES"),
             Never("PES, 30,000 updates"),
             Never("TES"),
         ),
         remark="The initial parameters are the paper's. Its runs of PES made 30,000 updates, 3.6e8 "
-        "steps; two seeds of PES make 6,000 here, and one makes 30,000.",
+        "steps; two seeds of PES make 6,000 here, and one makes 30,000. NRES and FullES estimate "
+        "the gradient of the same loss, with the same learning rate and as many steps per update. "
+        "NRES alone has hysteresis, because parameters change during its episodes.",
         **_HALFCHEETAH,
     ),
     "halfcheetah-mlp": Comparison(

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
-from nres_paper.claims import Check, all_checks, verdict
+from nres_paper.claims import all_checks
 from nres_paper.comparing import FinishedRun, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
+from nres_paper.grades import Check, verdict
 from nres_paper.plans import Comparison
 
 

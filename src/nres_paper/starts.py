@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from nres.figures import COLOURS, save_drawing
 from nres.runs import Settings, resolve
-from nres_paper.claims import SHOWN, Check
 from nres_paper.comparing import FinishedRun, carry_out, read_runs
 from nres_paper.comparisons import COMPARISONS
+from nres_paper.grades import SHOWN, Check
 from nres_paper.mujoco_comparisons import HALFCHEETAH_SOLVED
 from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
 

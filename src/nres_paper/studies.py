@@ -14,7 +14,7 @@ from nres.figures import periods_figure
 from nres.runs import Settings, SettingsError, build, device, versions, write_json
 from nres.variance import Row, sweep_along
 from nres_paper import variance
-from nres_paper.claims import BAND, DIFFERS, FAILS, HOLDS, SHOWN, UNKNOWN, Check
+from nres_paper.grades import BAND, DIFFERS, FAILS, HOLDS, SHOWN, UNKNOWN, Check
 from nres_paper.reproduction import Context, PaperFigure, Result
 from nres_paper.trajectory import pes_settings, pes_trajectory
 
