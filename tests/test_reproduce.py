@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from helpers import raises_naming
 from nres import runs
 from nres_paper import command
 from nres_paper.claims import all_checks
@@ -17,8 +17,6 @@ from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
 from nres_paper.plans import PlannedRun
 from nres_paper.reproduction import PaperFigure, Result, of_comparison, read_summaries
-
-from helpers import raises_naming
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -65,7 +63,7 @@ class Folders:
         rows = [
             {"update": u, "total_steps": 9 * u, "sequential_steps": u, "seconds": u / 4}
             | {"loss": 1.0, "eval/test_loss": 100 - rate * u, "eval/ln_r": 0.0}
-            for u in range(settings.updates + 1)
+            for u in range(0, settings.updates + 1, max(1, settings.updates // 200))
         ]
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         facts = {"backend": "cpu", "kind": "cpu", "count": 1}
@@ -119,9 +117,7 @@ def test_a_run_is_made_once(tmp_path):
 def test_single_runs_and_seeds(tmp_path):
     made = Folders()
     settings = {"seeds": None, "quick": False, "finished": made, "say": lambda text: None}
-    found = run_comparison(
-        small_comparison(), tmp_path, only=["PES"], only_seeds=[1], **settings
-    )
+    found = run_comparison(small_comparison(), tmp_path, only=["PES"], only_seeds=[1], **settings)
     assert made.made == [("pes-1", 1)]
     # Claims about the other runs say that they are missing.
     checks = all_checks(small_comparison().claims, rank(small_comparison(), found))
@@ -137,7 +133,9 @@ def test_the_best_of_several_rates_is_used(tmp_path):
         def __call__(self, path, settings):
             run = super().__call__(path, settings)
             if settings.lr != "0.001":  # worse than the first rate
-                text = run.metrics_file.read_text().replace('"eval/test_loss": ', '"eval/test_loss": 9')
+                text = run.metrics_file.read_text().replace(
+                    '"eval/test_loss": ', '"eval/test_loss": 9'
+                )
                 run.metrics_file.write_text(text)
             return run
 

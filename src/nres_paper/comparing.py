@@ -58,10 +58,10 @@ class FinishedRun:
 def write_runs(path: Path, runs: Sequence[FinishedRun], before: Sequence[FinishedRun] = ()) -> None:
     """Write runs to one file: for each run, a line that describes it, then its evaluations.
 
-    The file also keeps the runs in `before` that are not among `runs`.
+    The file begins with the runs in `before`, in their order.
     """
-    others = [run for run in before if not _among(run, runs)]
-    write_lines(path, (line for run in [*runs, *others] for line in run.lines()))
+    new = [run for run in runs if not _among(run, before)]
+    write_lines(path, (line for run in [*before, *new] for line in run.lines()))
 
 
 def read_runs(path: Path) -> list[FinishedRun]:
@@ -164,7 +164,7 @@ def run_comparison(
         return [
             (name, planned(comparison, name, seed, quick, rate))
             for name in names
-            for rate in rates[name]
+            for rate in rates.get(name, ())
             for seed in seeds[: comparison.runs[name].seeds if only_planned else None]
             if not only_seeds or seed in only_seeds
         ]
@@ -174,8 +174,9 @@ def run_comparison(
         first = plan(chosen[:1], dict.fromkeys(names, rates))
         _build(first, known)
         tried = carry_out(first, folder, known, finished, say)
-        tried += [run for run in known if not _among(run, tried)]
-        best = {name: [best_rate(comparison, name, tried)] for name in names}
+        known += [run for run in tried if not _among(run, known)]
+        there = {run.name for run in known if run.settings.seed == chosen[0]}
+        best = {name: [best_rate(comparison, name, known)] for name in names if name in there}
         rest = plan(chosen, best)
     else:
         rest = plan(chosen, dict.fromkeys(names, (None,)))
