@@ -9,9 +9,6 @@ from scipy import stats
 
 from nres import runs
 from nres_paper.claims import (
-    Attains,
-    Better,
-    Ends,
     NearBest,
     Never,
     NoSlower,
@@ -25,6 +22,7 @@ from nres_paper.comparing import planned
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.grades import GRADES, Check, verdict
 from nres_paper.ranking import Ranking, estimate
+from nres_paper.value_claims import Attains, Better, Ends
 
 
 def falling(stretch, length=100):
@@ -140,6 +138,13 @@ def test_seconds_stand_beside_steps():
     assert (total.about, total.paper, total.grade) == ("PES, total steps", "", "shown")
     assert sequential.about == "PES, sequential steps"
     assert len(all_checks([Slower("PES", axis="total_steps"), Never("TES")], RANKING)) == 2
+
+
+def test_seconds_on_different_machines_are_not_compared():
+    places = {"NRES": frozenset({"NVIDIA H200"}), "PES": frozenset({"2 CPU cores"})}
+    mixed = dataclasses.replace(RANKING, places=places)
+    assert checked(Slower("PES", 4.0), mixed).grade == "not established"
+    assert checked(Slower("PES", 4.0, axis="total_steps"), mixed).grade == "holds"
 
 
 def test_nothing_holds_against_a_reference_that_never_arrives():

@@ -2,9 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from nres_paper.comparing import place
 from nres_paper.figures import FIGURES
 from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, SHOWN, UNKNOWN
-from nres_paper.reproduction import PaperFigure, place, read_summaries, verdict_line
+from nres_paper.reproduction import PaperFigure, read_summaries, verdict_line
 from results import ROOT, load, table
 
 

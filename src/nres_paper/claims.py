@@ -13,7 +13,6 @@ from nres_paper.grades import (
     DIFFERS,
     FAILS,
     HOLDS,
-    NEAR,
     NOT_RUN,
     SHOWN,
     UNKNOWN,
@@ -21,7 +20,6 @@ from nres_paper.grades import (
     counted,
     mean,
     number,
-    spread,
     times,
 )
 from nres_paper.ranking import REFERENCE, Estimate, Ranking, estimate, p_text
@@ -118,6 +116,8 @@ class Slower:
         if missing:
             count = ranking.arrived(self.than)
             text += f"; {count} of {len(ranking.runs[self.than])} seeds of {self.than} reach it"
+        if (self.axis or ranking.axis) == "seconds" and len(ranking.machines(*self.names)) > 1:
+            return f"{text}; on different machines", UNKNOWN
         return text, self._grade(found, paper, never, bool(missing))
 
     def _grade(self, found: Estimate, paper: float, never: bool, missing: bool) -> str:
@@ -203,58 +203,6 @@ class Reaches:
 
 
 @dataclasses.dataclass(frozen=True)
-class Attains:
-    """The claim that a method reaches a value with every seed."""
-
-    name: str
-    paper: float
-    longer: ClassVar[bool] = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    @property
-    def said(self) -> tuple[str, str]:
-        return f"best value of {self.name}", f"{self.paper:.4g}"
-
-    def judged(self, ranking: Ranking) -> tuple[str, str]:
-        best = ranking.least(self.name)
-        text = f"{np.mean(best):.4g}" + spread(best, "{:.4g}")
-        return text, HOLDS if max(best) <= self.paper else FAILS
-
-
-@dataclasses.dataclass(frozen=True)
-class Better:
-    """The claim that each of these methods reaches a lower value than each of those."""
-
-    these: tuple[str, ...]
-    those: tuple[str, ...]
-    longer: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return *self.these, *self.those
-
-    @property
-    def said(self) -> tuple[str, str]:
-        about = f"best value of {', '.join(self.these)}" + ", in longer runs" * self.longer
-        return about, f"better than {', '.join(self.those)}"
-
-    def judged(self, ranking: Ranking) -> tuple[str, str]:
-        best = {name: ranking.least(name) for name in self.names}
-        text = ", ".join(f"{name} {np.mean(values):.4g}" for name, values in best.items())
-        return _ordered(
-            [
-                (f"{mine} and {other}", _test(ranking, best, other, mine))
-                for mine in self.these
-                for other in self.those
-            ],
-            text,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class Sooner:
     """The claim that the methods reach the level in the given order."""
 
@@ -282,7 +230,9 @@ class Sooner:
             for name in self.order
         }
         pairs = itertools.pairwise(self.order)
-        return _ordered([(f"{a} and {b}", _test(ranking, known, b, a)) for a, b in pairs], text)
+        return in_order(
+            [(f"{a} and {b}", paired_ratio(ranking, known, b, a)) for a, b in pairs], text
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,37 +293,14 @@ class NearBest:
         return text, HOLDS if means[self.name] < BAND * best else DIFFERS
 
 
-@dataclasses.dataclass(frozen=True)
-class Ends:
-    """The claim that a method ends near its asymptote, or far above it."""
-
-    name: str
-    asymptote: str
-    near: bool
-    longer: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.name, self.asymptote
-
-    @property
-    def said(self) -> tuple[str, str]:
-        about = f"final value of {self.name}, relative to {self.asymptote}"
-        return about, "about 1" if self.near else "far above 1"
-
-    def judged(self, ranking: Ranking) -> tuple[str, str]:
-        (limit,) = ranking.final(self.asymptote)[:1]
-        found = estimate([value / limit for value in ranking.within_budget().final(self.name)])
-        text = f"{found.middle:.3g} ({found})"
-        if self.near:
-            inside = 1 / NEAR <= found.middle <= NEAR
-            return text, HOLDS if inside else FAILS
-        if found.low > NEAR:
-            return text, HOLDS
-        return text, FAILS if found.high < NEAR else UNKNOWN
+def _few(ranking: Ranking, names: Sequence[str]) -> str:
+    """State the number of seeds of some methods if other methods have more."""
+    seeds = min((len(ranking.runs[n]) for n in names if n not in ranking.fixed), default=0)
+    most = max(map(len, ranking.runs.values()))
+    return "" if seeds in (0, most) else f" ({seeds} seed{'s' * (seeds > 1)})"
 
 
-def _test(
+def paired_ratio(
     ranking: Ranking, values: Mapping[str, Sequence[float]], name: str, than: str
 ) -> Estimate:
     """Estimate the ratio of the values of two methods at their common seeds."""
@@ -381,7 +308,7 @@ def _test(
     return estimate([max(a, 1e-12) / max(b, 1e-12) for a, b in pairs])
 
 
-def _ordered(tests: Sequence[tuple[str, Estimate]], text: str) -> tuple[str, str]:
+def in_order(tests: Sequence[tuple[str, Estimate]], text: str) -> tuple[str, str]:
     """Grade an order of methods by the tests of its pairs, whose ratios should exceed one."""
     wrong = [pair for pair, found in tests if found.below]
     open_ = [pair for pair, found in tests if not found.below and not found.above]
@@ -390,10 +317,3 @@ def _ordered(tests: Sequence[tuple[str, Estimate]], text: str) -> tuple[str, str
     if open_:
         return f"{text}; not separated: {', '.join(open_)}", UNKNOWN
     return f"{text}; {p_text(max(found.p for _, found in tests))} or less", HOLDS
-
-
-def _few(ranking: Ranking, names: Sequence[str]) -> str:
-    """State the number of seeds of some methods if other methods have more."""
-    seeds = min((len(ranking.runs[n]) for n in names if n not in ranking.fixed), default=0)
-    most = max(map(len, ranking.runs.values()))
-    return "" if seeds in (0, most) else f" ({seeds} seed{'s' * (seeds > 1)})"

@@ -264,6 +264,13 @@ def find_run(settings: Settings, runs: Sequence[FinishedRun]) -> FinishedRun | N
     return next((run for run in runs if run.settings == settings), None)
 
 
+def place(device: dict[str, Any]) -> str:
+    """Name a device in words."""
+    if device["backend"] != "cpu":
+        return str(device["kind"])
+    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
+
+
 def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
     """Rank the runs of a comparison at its level."""
     if comparison.rates:
@@ -272,9 +279,11 @@ def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
         runs = [run for run in runs if run.settings.lr == best[run.name]]
     smooth: dict[str, list[Evaluations]] = {}
     seeds: dict[str, list[int]] = {}
+    places: dict[str, frozenset[str]] = {}
     for run in sorted(runs, key=lambda run: run.settings.seed):
         smooth.setdefault(run.name, []).append(run.evaluations.smoothed(comparison.smooth))
         seeds.setdefault(run.name, []).append(run.settings.seed)
+        places[run.name] = places.get(run.name, frozenset()) | {place(run.device)}
     planned_runs = comparison.runs.items()
     return Ranking(
         {name: smooth[name] for name in comparison.runs if name in smooth},
@@ -283,6 +292,7 @@ def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
         seeds,
         {name: run.budget for name, run in planned_runs if run.budget is not None},
         frozenset(name for name, run in planned_runs if run.fixed),
+        places,
     )
 
 

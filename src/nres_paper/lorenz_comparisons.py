@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nres_paper.claims import Better, Ends, Never, Slower
+from nres_paper.claims import Never, Slower
 from nres_paper.plans import Comparison, often
+from nres_paper.value_claims import Better, Ends
 
 _LORENZ: dict[str, Any] = {
     "system": "lorenz",

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nres_paper.claims import Attains, Better, Never, Slower
+from nres_paper.claims import Never, Slower
 from nres_paper.plans import Comparison, PlannedRun, often, plan
+from nres_paper.value_claims import Attains, Better
 
 # Levels come from runs with other initial parameters: NRES reached them in a tenth of its updates.
 _LOPT: dict[str, Any] = {

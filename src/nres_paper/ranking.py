@@ -81,6 +81,8 @@ class Ranking:
     """The number of updates in the paper, where it differs."""
     fixed: frozenset[str] = frozenset()
     """The methods without randomness, whose only run stands for all seeds."""
+    places: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """The kinds of machine on which the runs were made."""
 
     def within_budget(self) -> "Ranking":
         """Return the ranking after the numbers of updates in the paper."""
@@ -89,6 +91,10 @@ class Ranking:
             for name, some in self.runs.items()
         }
         return dataclasses.replace(self, runs=runs)
+
+    def machines(self, *names: str) -> frozenset[str]:
+        """Return the kinds of machine on which the runs of some methods were made."""
+        return frozenset().union(*(self.places.get(name, frozenset()) for name in names))
 
     def is_short(self, name: str) -> bool:
         """Return whether a run makes fewer updates than in the paper."""

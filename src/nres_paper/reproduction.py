@@ -144,13 +144,6 @@ def first_and_others(metadata: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return first | {"others": others} if others else first
 
 
-def place(device: dict[str, Any]) -> str:
-    """Name a device in words."""
-    if device["backend"] != "cpu":
-        return str(device["kind"])
-    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
-
-
 def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
     """Make a figure, and write the paper's claim and the results to `summary.json`."""
     result = figure.make(context)

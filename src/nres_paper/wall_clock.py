@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from nres.figures import COLOURS, save_drawing
 from nres.runs import SettingsError
-from nres_paper.comparing import FinishedRun, planned, read_runs
+from nres_paper.comparing import FinishedRun, place, planned, read_runs
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.grades import FAILS, HOLDS, NOT_RUN, Check
-from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of, place
+from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
 
 
 @dataclasses.dataclass(frozen=True)
