@@ -156,7 +156,7 @@ def _one(
         say_line(f"{name}: {text}", console)
 
     context = Context(folder, name, quick, seeds, only, only_seeds, finish, say)
-    again = f"Resume with: {context.command} --out {shlex.quote(str(out))}"
+    again = f"Resume with: {context.again} --out {shlex.quote(str(out))}"
     try:
         summary = make_summary(FIGURES[name], context)
     except KeyboardInterrupt:

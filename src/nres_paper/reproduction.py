@@ -40,9 +40,13 @@ class Context:
     def command(self) -> str:
         """The shell command that makes the figure."""
         asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
-        asked += "".join(f" --only {shlex.quote(name)}" for name in self.only)
-        asked += "".join(f" --seed {seed}" for seed in self.only_seeds)
         return f"nres reproduce {self.name}{asked}"
+
+    @property
+    def again(self) -> str:
+        """The shell command that goes on with the same runs of the figure."""
+        asked = "".join(f" --only {shlex.quote(name)}" for name in self.only)
+        return self.command + asked + "".join(f" --seed {seed}" for seed in self.only_seeds)
 
     @property
     def drawing(self) -> Path:
