@@ -16,7 +16,7 @@ from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
 from nres_paper.plans import PlannedRun
-from nres_paper.reproduction import PaperFigure, Result, of_comparison, read_summaries
+from nres_paper.reproduction import PaperFigure, Result, checks_of, of_comparison, read_summaries
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -39,8 +39,8 @@ def test_kept_results_are_those_of_their_figure(name):
     assert (RESULTS / name / f"{name}.png").exists()
     if name in COMPARISONS:
         comparison = COMPARISONS[name]
-        ranking = rank(comparison, read_runs(RESULTS / name / "metrics.jsonl"))
-        checks = [dataclasses.asdict(check) for check in all_checks(comparison.claims, ranking)]
+        runs = read_runs(RESULTS / name / "metrics.jsonl")
+        checks = [dataclasses.asdict(check) for check in checks_of(comparison, runs)]
         assert checks == summary["checks"]
 
 
@@ -100,8 +100,15 @@ def test_a_run_is_made_once(tmp_path):
     other = small_comparison(
         shares="a", runs={"NRES": PlannedRun("nres", 20), "TES": PlannedRun("tes", 9)}
     )
-    run_comparison(other, tmp_path / "b", **settings)
+    both = run_comparison(other, tmp_path / "b", only=["TES"], **settings)
     assert made.made[9:] == [("tes-0", 0), ("tes-1", 1)]
+    assert sorted((run.name, run.settings.seed) for run in both) == [
+        ("NRES", 0),
+        ("NRES", 1),
+        ("TES", 0),
+        ("TES", 1),
+    ]
+    assert read_runs(tmp_path / "b/metrics.jsonl") == both
     # Results with other settings are not overwritten.
     before = file.read_text()
     shorter = small_comparison(runs={"NRES": PlannedRun("nres", 10)})
@@ -148,6 +155,7 @@ def test_the_best_of_several_rates_is_used(tmp_path):
     assert made.made == [("nres-0-0.001", 0), ("nres-0-0.01", 0), ("nres-1", 1)]
     assert best_rate(comparison, "NRES", found) == "0.001"
     assert rank(comparison, found).seeds == {"NRES": [0, 1]}
+    assert checks_of(comparison, found)[-1].ours == "NRES 0.001"
     run_comparison(comparison, tmp_path, **settings)
     assert len(made.made) == 3
 

@@ -158,7 +158,8 @@ def run_comparison(
             )
     if comparison.shares is not None:
         shared = read_runs(folder.parent / comparison.shares / "metrics.jsonl")
-        known += [run for run in shared if _fits(comparison, run, quick)]
+        wanted = [run for run in shared if run.settings.seed in chosen]
+        known += [run for run in wanted if _fits(comparison, run, quick)]
 
     def plan(seeds: Sequence[int], rates: Mapping[str, Sequence[str | None]]) -> _Plan:
         return [
@@ -182,8 +183,9 @@ def run_comparison(
         rest = plan(chosen, dict.fromkeys(names, (None,)))
         _build(rest, known)
     carry_out(rest, folder, known, finished, say)
-    found = read_runs(file)
-    return found + [run for run in known if not _among(run, found)]
+    if known:
+        _store(file, known)
+    return read_runs(file)
 
 
 _Plan = list[tuple[str, Settings]]

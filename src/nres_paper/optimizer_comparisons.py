@@ -107,10 +107,9 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
             Never("TES"),
             Attains("NRES", 1.55),
         ),
-        remark="The initial parameters are the paper's. The initial model is drawn from the paper's "
-        "seed in the same way as the perceptron, which nothing confirms here. The order of the "
-        "images is not known, and is another here. Losses are capped per example. There is one "
-        "seed.",
+        remark="The initial parameters are the paper's. The initial model is drawn from its seed "
+        "in the same way as the perceptron, which nothing confirms here. The order of the images "
+        "is not known, and is another here. Losses are capped per example. There is one seed.",
         **_LOPT
         | {
             "system": "learned-optimizer-cifar10",

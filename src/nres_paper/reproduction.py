@@ -10,9 +10,9 @@ from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
 from nres_paper.claims import all_checks
-from nres_paper.comparing import FinishedRun, planned, rank, run_comparison
+from nres_paper.comparing import FinishedRun, best_rate, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
-from nres_paper.grades import Check, verdict
+from nres_paper.grades import SHOWN, Check, verdict
 from nres_paper.plans import Comparison
 
 
@@ -109,7 +109,7 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
         ranking = rank(comparison, runs)
         draw_comparison(comparison, ranking, context.drawing)
         return Result(
-            all_checks(comparison.claims, ranking),
+            checks_of(comparison, runs),
             {
                 "axis": comparison.axis,
                 "level": ranking.level,
@@ -131,6 +131,16 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
 
     about = comparison.label, comparison.claim, comparison.tier
     return PaperFigure(*about, make, plan, comparison.remark, takes_seeds=True, takes_names=True)
+
+
+def checks_of(comparison: Comparison, runs: Sequence[FinishedRun]) -> tuple[Check, ...]:
+    """Check the claims of a comparison, and name the learning rates that were chosen."""
+    checks = all_checks(comparison.claims, rank(comparison, runs))
+    if not comparison.rates:
+        return checks
+    names = [name for name in comparison.runs if any(run.name == name for run in runs)]
+    best = "; ".join(f"{name} {best_rate(comparison, name, runs)}" for name in names)
+    return *checks, Check("learning rates", "", best, SHOWN)
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
