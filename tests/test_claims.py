@@ -194,7 +194,9 @@ def test_verdicts():
 
     assert of("holds") == of("holds", "shown") == "yes"
     assert of("fails") == "no"
-    assert of("not run yet") == "not run yet"
+    assert of("not run yet") == of("shown") == "not run yet"
+    assert of("not established", "not run yet") == "not established"
+    assert of("fails", "not run yet") == "no"
     for other in ("differs", "fails", "not established", "not run yet"):
         assert of("holds", other) == "in part"
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from nres_paper.comparing import place
 from nres_paper.figures import FIGURES
-from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, SHOWN, UNKNOWN
+from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, SHOWN, UNKNOWN, VERDICTS
 from nres_paper.reproduction import PaperFigure, read_summaries, verdict_line
 from results import ROOT, load, table
 
@@ -17,14 +17,28 @@ class Counts(NamedTuple):
 
     def told(self) -> str:
         """Return the number of experiments by verdict, in words."""
-        names = {
-            "yes": "are reproduced in full",
-            "in part": "in part",
-            "no": "are not reproduced",
-            NOT_RUN: f"are {NOT_RUN}",
-        }
-        parts = [f"{self.verdicts[v]} {name}" for v, name in names.items() if self.verdicts[v]]
+        parts = [_counted(n, _VERDICTS[v]) for v, n in self.verdicts.items() if n]
         return f"Of {sum(self.verdicts.values())} experiments of the paper, {_listed(parts)}"
+
+
+_VERDICTS = {
+    "yes": ("is reproduced in full", "are reproduced in full"),
+    "in part": ("is reproduced in part", "are reproduced in part"),
+    "no": ("is not reproduced", "are not reproduced"),
+    UNKNOWN: ("is not established", "are not established"),
+    NOT_RUN: ("is not run yet", "are not run yet"),
+}
+_GRADES = {
+    HOLDS: ("holds", "hold"),
+    DIFFERS: ("differs in size", "differ in size"),
+    FAILS: ("fails", "fail"),
+    UNKNOWN: ("is not established", "are not established"),
+    NOT_RUN: ("is not measured yet", "are not measured yet"),
+}
+
+
+def _counted(count: int, words: tuple[str, str]) -> str:
+    return f"{count} {words[count != 1]}"
 
 
 def _listed(parts: list[str]) -> str:
@@ -38,7 +52,7 @@ def counts() -> Counts:
     verdicts = [graded[n]["reproduced"] if n in graded else NOT_RUN for n in _in_paper()]
     grades = [check["grade"] for summary in graded.values() for check in summary["checks"]]
     return Counts(
-        {name: verdicts.count(name) for name in ("yes", "in part", "no", NOT_RUN)},
+        {name: verdicts.count(name) for name in VERDICTS},
         {name: grades.count(name) for name in (HOLDS, DIFFERS, FAILS, UNKNOWN, NOT_RUN)},
     )
 
@@ -50,7 +64,7 @@ def _in_paper() -> list[str]:
 def summary() -> str:
     """Say in words which figures are reproduced, and in what the others differ."""
     found = counts()
-    told = [f"{count} {_GRADES[grade]}" for grade, count in found.grades.items() if count]
+    told = [_counted(n, _GRADES[grade]) for grade, n in found.grades.items() if n]
     lines = [
         f"\n{found.told()}. Of {sum(found.grades.values())} statements about those with results, "
         f"{_listed(told)}.",
@@ -59,6 +73,7 @@ def summary() -> str:
         "yes": "**Reproduced.** Every statement about these figures holds:",
         "in part": "**Reproduced in part.** The statements below each claim do not hold:",
         "no": "**Not reproduced.**",
+        UNKNOWN: "**Not established.** Runs are missing, or too few to tell:",
     }
     for verdict, heading in headings.items():
         mine = {n: s for n, s in _graded().items() if s["reproduced"] == verdict}
@@ -72,19 +87,10 @@ def summary() -> str:
     return "\n".join([*lines, ""])
 
 
-_GRADES = {
-    HOLDS: "hold",
-    DIFFERS: "differ in size",
-    FAILS: "fail",
-    UNKNOWN: "are not established",
-    NOT_RUN: "are not measured yet",
-}
-
-
 def _graded() -> dict[str, dict[str, Any]]:
     """Return the summaries of figures in the paper that have a verdict."""
     summaries = read_summaries(ROOT / "results", FIGURES)
-    wanted = ("yes", "in part", "no")
+    wanted = [name for name in VERDICTS if name != NOT_RUN]
     return {name: s for name, s in summaries.items() if s["reproduced"] in wanted}
 
 
@@ -95,8 +101,11 @@ def _told(name: str, summary: dict[str, Any]) -> str:
         f"    - **{check['grade'].capitalize()}:** {check['about']}. "
         f"Paper: *{check['paper']}*. Here: {check['ours']}."
         for check in summary["checks"]
-        if check["grade"] not in (HOLDS, SHOWN)
+        if check["grade"] not in (HOLDS, SHOWN, NOT_RUN)
     ]
+    missing = [check["about"] for check in summary["checks"] if check["grade"] == NOT_RUN]
+    if missing:
+        shortfalls.append(f"    - **{NOT_RUN.capitalize()}:** {'; '.join(missing)}.")
     return "\n".join([claim, *shortfalls])
 
 

@@ -63,9 +63,7 @@ def all_checks(claims: Sequence[Claim], ranking: Ranking) -> tuple[Check, ...]:
         if isinstance(claim, Slower) and ranking.axis == "seconds" and claim.axis is None:
             for axis in ("total_steps", "sequential_steps"):
                 other = dataclasses.replace(claim, axis=axis, factor=1.0)
-                check = checked(other, ranking)
-                grade = NOT_RUN if check.grade == NOT_RUN else SHOWN
-                found.append(dataclasses.replace(check, paper="", grade=grade))
+                found.append(dataclasses.replace(checked(other, ranking), paper="", grade=SHOWN))
     return tuple(found)
 
 

@@ -40,14 +40,20 @@ class Check:
     """One of `GRADES`."""
 
 
+VERDICTS = ("yes", "in part", "no", UNKNOWN, NOT_RUN)
+
+
 def verdict(checks: Sequence[Check]) -> str:
-    """Combine the grades of all statements: `yes`, `in part`, `no` or `not run yet`."""
+    """Combine the grades of all statements into one of `VERDICTS`."""
     grades = {check.grade for check in checks} - {SHOWN}
-    if grades <= {NOT_RUN}:
-        return NOT_RUN
     if grades == {HOLDS}:
         return "yes"
-    return "no" if grades <= {FAILS, NOT_RUN} else "in part"
+    if grades & {HOLDS, DIFFERS}:
+        return "in part"
+    return next((word for grade, word in _WORST if grade in grades), NOT_RUN)
+
+
+_WORST = ((FAILS, "no"), (UNKNOWN, UNKNOWN))
 
 
 def counted(axis: str) -> str:
