@@ -128,7 +128,7 @@ def test_single_runs_and_seeds(tmp_path):
     assert made.made == [("pes-1", 1)]
     # Claims about the other runs say that they are missing.
     checks = all_checks(small_comparison().claims, rank(small_comparison(), found))
-    assert {check.grade for check in checks} == {"not run yet"}
+    assert {check.ours for check in checks} == {"not run yet"}
     run_comparison(small_comparison(), tmp_path, **settings)
     assert made.made[1:] == [("nres-0", 0), ("nres-1", 1), ("pes-0", 0), ("fulles-0", 0)]
     with raises_naming(runs.SettingsError, "PFS"):
