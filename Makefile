@@ -1,8 +1,8 @@
 # Every target sets up what it needs: Python 3.11 or newer and make are enough.
 
 PYTHON ?= python3
-BIN := .venv/bin
-# The versions to install: another file, or `none` for the newest ones.
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# The versions to install: constraints.txt, constraints-oldest.txt, or `none` for the newest ones.
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	$(if $(filter none,$(CONSTRAINTS)),--upgrade,--constraint $(CONSTRAINTS))
@@ -71,13 +71,14 @@ bench: .venv/installed-bench
 clean:
 	rm -rf .venv .jax_cache .torture dist site .mypy_cache .pytest_cache .ruff_cache
 
-.venv/bin/python:
+# Unlike the interpreter, this file has the same name on all systems.
+.venv/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "nres needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
 # One stamp per set of packages, stale when a file that declares packages is newer.
-.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/installed: .venv/pyvenv.cfg pyproject.toml $(filter-out none,$(CONSTRAINTS))
 	$(INSTALL) --editable .
 	@touch $@
 

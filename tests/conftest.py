@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from importlib.metadata import version
 
+from packaging.version import Version
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # All processes of a session, and those that tests start, share what they compile.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -23,10 +25,11 @@ os.environ.setdefault(
     "XLA_FLAGS",
     # Several devices for the tests that want them; all others use the first.
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    # Code is generated in one piece, as every process has one core at most. Other versions
-    # may not know these flags, and would end at once.
-    + (" --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
-    * version("jaxlib").startswith("0.10."),
+    # Code is generated in one piece, as every process has one core at most.
+    " --xla_cpu_parallel_codegen_split_count=1"
+    # Newer versions do not know this flag, and would end at once.
+    + " --xla_cpu_use_fusion_emitters=false"
+    * (Version(version("jaxlib")) < Version("0.11")),
 )
 
 import jax
@@ -94,8 +97,9 @@ def compilations():
 
 @pytest.fixture
 def x64():
-    with jax.enable_x64(True):
-        yield
+    jax.config.update("jax_enable_x64", True)  # in a way that all versions know
+    yield
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import inspect
 import os
-import pty
 import re
 import subprocess
 from pathlib import Path
@@ -58,6 +57,8 @@ def invoke(*arguments):
 
 def in_a_terminal(command, environment):
     """Run a process in a terminal, require that it succeeds, and return its output."""
+    import pty  # which Windows lacks
+
     leader, follower = pty.openpty()
     process = subprocess.Popen(command, stdout=follower, stderr=follower, env=environment)
     os.close(follower)

@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+import pytest
 
 import nres
 from helpers import as_users_run, invoke
@@ -14,6 +15,7 @@ KEY = jax.random.key(2)
 EXAMPLE = Path(__file__).parents[1] / "examples" / "batch_pool.py"
 
 
+@pytest.mark.slow
 def test_evaluation_variance_and_training_accept_it():
     pool, system, theta = POOLS["batch"]()
     ours, theirs = (nres.evaluate(p, theta, KEY, episodes=5).losses for p in (pool, system))
@@ -34,6 +36,7 @@ def test_evaluation_variance_and_training_accept_it():
     np.testing.assert_allclose(*thetas, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path, undrawn):
     out = tmp_path / "run"
     options = ["--sigma", 0.1, "--lr", 0.05, "--workers", 4, "--window", 6, "--quiet"]

@@ -3,12 +3,13 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import nres
-from helpers import Spiral, spiral_theta
+from helpers import Spiral, raises_naming, spiral_theta
 
 KEY = jax.random.key(0)
 
@@ -57,9 +58,21 @@ def test_the_best_parameters_are_saved(tmp_path):
         estimator, optax.sgd(0.1), spiral_theta(), updates=4, key=KEY,
         eval_fn=lambda theta: next(values), eval_every=1, callback=[keep, best],
     )  # fmt: skip
-    loaded = nres.load_theta(tmp_path / "best.npz", like=spiral_theta())
+    loaded = nres.load(tmp_path / "best.npz", like=spiral_theta())
     assert best.value == 5
     jax.tree.map(np.testing.assert_array_equal, loaded, saved[1])
+
+
+def test_parameters_are_saved_and_loaded(tmp_path):
+    theta = spiral_theta(jnp.bfloat16) | {"list": [jnp.arange(3.0)]}
+    nres.save(tmp_path / "mine.npz", theta)
+    loaded = nres.load(tmp_path / "mine.npz", jax.tree.map(jnp.zeros_like, theta))
+    jax.tree.map(np.testing.assert_array_equal, loaded, theta)
+    assert loaded["rate"].dtype == jnp.bfloat16
+    with raises_naming(ValueError, "mine.npz", "theta['list'][0]", "[4]"):
+        nres.load(tmp_path / "mine.npz", theta | {"list": [jnp.zeros(4)]})
+    with raises_naming(ValueError, "mine.txt"):
+        nres.save(tmp_path / "mine.txt", theta)
 
 
 def test_all_callbacks_of_a_list_are_called_even_if_one_ends_the_run():
@@ -122,12 +135,15 @@ def test_tensorboard(tmp_path):
     assert b"grad_norm" in file.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    with nres.callbacks.WandB("test", config={"sigma": 0.1}, init={"dir": tmp_path}) as tracker:
+    with nres.callbacks.WandB(
+        "test", config={"sigma": 0.1}, init={"dir": str(tmp_path)}
+    ) as tracker:
         result = train(tracker, updates=2, eval_fn=lambda theta: 3.0)
         summary = dict(tracker.run.summary)
     assert summary["loss"] == pytest.approx(result.history.loss[-1])
@@ -136,6 +152,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     assert wandb.run is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_in_a_database(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")

@@ -13,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from helpers import in_a_terminal, invoke, updates_in
 from nres import runs
@@ -175,19 +176,23 @@ def test_looking_at_a_run(uninterrupted, tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_simulators_from_the_command_line(tmp_path):
+def test_simulators_from_the_command_line(tmp_path, environment):
     common = ["--sigma", 0.1, "--lr", 0.1, "--updates", 3, "--workers", 3, "--window", 5]
     out = tmp_path / "swimmer"
     options = ["--policy", "mlp:4", "--set", "horizon=20", "--out", out]
     result = invoke("train", "swimmer", *common, *options)
     assert result.exit_code == 0, result.output
     assert "return:" in result.output
-    filmed = invoke("render", out, "--steps", 8, "--out", tmp_path / "strip.png")
-    if filmed.exit_code:  # without OpenGL, the message names the package to install
-        assert "apt install libosmesa6" in filmed.stderr
+    # In a process of its own, since the backend is chosen before MuJoCo is imported.
+    strip = tmp_path / "strip.png"
+    drawn = ["render", str(out), "--steps", "8", "--size", "700x500", "--out", str(strip)]
+    code, _, errors = finish(start(drawn, environment))
+    if code:  # without OpenGL, the message names the package to install
+        assert "apt install libosmesa6" in errors
     else:
-        assert (tmp_path / "strip.png").exists()
-    assert "x.mp4" in invoke("render", out, "--out", "x.mp4").stderr
+        with Image.open(strip) as picture:
+            assert picture.size == (2 * 700, 500)
+    assert "x.avi" in invoke("render", out, "--out", "x.avi").stderr
 
     out = tmp_path / "cartpole"
     options = ["--policy", "mlp:8:relu", "--set", "horizon=20", "--out", out]
@@ -239,6 +244,28 @@ def test_compare(tmp_path):
     refused = invoke(*command, "--updates", 41)
     assert refused.exit_code == 1
     assert str(tmp_path / "both" / "nres-0") in refused.stderr
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_several_seeds_of_one_method(tmp_path):
+    out, short = tmp_path / "both", ["--updates", 20, "--out"]
+    command = ["train", BOUNCER, "--seed", 3, *SMALL, *short, out]
+    result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    last = [runs.Run.open(out / f"nres-{seed}").metrics["eval/loss"][-1] for seed in (3, 4)]
+    assert f"{np.mean(last):.5g} ± {np.std(last, ddof=1):.2g}" in result.output
+    assert f"nres report {out}" in result.output
+    # Each is the run of one seed, and is not repeated if it is complete.
+    alone = ["train", BOUNCER, "--seed", 4, *SMALL[2:], *short, tmp_path / "alone"]
+    assert invoke(*alone).exit_code == 0
+    thetas = [runs.Run.open(path).theta() for path in (tmp_path / "alone", out / "nres-4")]
+    jax.tree.map(np.testing.assert_array_equal, *thetas)
+    before = (out / "nres-3" / "metrics.jsonl").stat().st_mtime_ns
+    assert invoke(*command, "--quiet").output == ""
+    assert (out / "nres-3" / "metrics.jsonl").stat().st_mtime_ns == before
+    inside = invoke(*command, "--out", out / "nres-3")
+    assert inside.exit_code == 1
+    assert str(out / "nres-3") in inside.stderr
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -26,6 +26,7 @@ def hosts(coordinator, count, process):
         (["train", "lorenz", "--devices", "some"], "--devices"),
         (["train", "lorenz", "--devices", "7"], "196 or 203"),
         (["train", "swimmer", "--devices", "2"], "swimmer"),
+        (["train", "lorenz", "--from", "nowhere.npz"], "--from"),
         (["train", "lorenz", "--process-id", 1], "--coordinator"),
         (["train", "lorenz", "--coordinator", "here"], "--coordinator"),
         (["train", "lorenz", "--coordinator", "h:1"], "--num-processes and --process-id"),
@@ -54,12 +55,14 @@ def hosts(coordinator, count, process):
         (["data", "--download", "nope"], "'nope'"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(arguments, words):
+def test_mistakes_are_told_in_a_sentence(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = invoke(*arguments)
     assert result.exit_code in (1, 2)
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not isinstance(result.exception, ValueError)
+    assert not list(tmp_path.glob("runs/*"))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,8 @@ def test_every_command_has_an_example(command):
         (["train", "lorenz", "--quiet=yes"], "--quiet"),
         (["train", "lorenz", "--no-quiet"], "--no-quiet"),
         (["compare", "lorenz", "--seeds", 0], "at least 1, got 0"),
+        (["train", "lorenz", "--seeds", 0], "at least 1, got 0"),
+        (["train", "lorenz", "--seeds", 2, "--coordinator", "here:1"], "--coordinator"),
         (["demo", "--seed", 2**63], "--seed"),
         (["variance", "lorenz", "--samples", 7], "at least 8, got 7"),
     ],

@@ -170,6 +170,7 @@ def test_the_table_of_the_demo_fits():
     assert len(lines) == 11
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_output_of_commands_fits(tmp_path):
     settings = ["--sigma", 0.1, "--lr", 0.01, "--updates", 4, "--workers", 4]
@@ -209,6 +210,7 @@ def test_the_display_fits(width, monkeypatch):
     assert ("steps/s" in last) == (width >= 140)
 
 
+@pytest.mark.slow
 def test_demo_writes_a_table_a_figure_and_numbers(tmp_path, monkeypatch):
     lorenz = SYSTEMS["lorenz"]
     short = {name: dataclasses.replace(p, updates=1) for name, p in lorenz.presets.items()}
@@ -235,7 +237,7 @@ def test_demo_refuses_a_folder_it_cannot_use(tmp_path):
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
     assert result.exit_code == 2
-    assert "needs a folder" in result.output
+    assert "--out" in result.output
 
 
 def test_help_and_module():

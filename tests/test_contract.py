@@ -21,6 +21,14 @@ from table import ESTIMATORS, LAWS, PLACEMENTS, POOLS, STRATEGIES
 KEY = jax.random.key(2)
 
 every_estimator = pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
+# Where every estimator takes seconds, two kinds of state are tested quickly and all in test-all.
+quickly_or_all = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[] if name in ("NRES", "UORO") else pytest.mark.slow)
+        for name, make in ESTIMATORS.items()
+    ],
+)
 every_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 
 
@@ -75,18 +83,10 @@ def test_contract(make, compilations):
     assert not compilations
 
 
-# The program that moves workers apart takes longest to compile, and is the same for all. In the
-# quick tests of pools and placements one estimator of each kind of state goes through it.
-MOVED_APART = [ESTIMATORS[name] for name in ("NRES", "TES", "UORO")]
-
-
-def estimates(estimator, theta, count=4, moved_apart=True):
+def estimates(estimator, theta, count=4):
     """Return the numbers of consecutive estimates, and the steps that they took."""
-    if moved_apart:
-        state, unlocking = estimator.unlock(theta, KEY)
-        found, steps = [jax.device_get(state.workers.start)], [unlocking]
-    else:
-        state, found, steps = state_at_step_0(estimator, theta, KEY), [], []
+    state, unlocking = estimator.unlock(theta, KEY)
+    found, steps = [jax.device_get(state.workers.start)], [unlocking]
     for i in range(count):
         estimate = estimator.estimate(jax.tree.map(lambda x, i=i: x + 0.01 * i, theta), state)
         found.append(jax.device_get((estimate.grad, estimate.loss, estimate.info)))
@@ -101,41 +101,24 @@ def assert_same(one, other):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@every_estimator
+@quickly_or_all
 def test_placements_give_the_same(make):
-    compare_placements(make, moved_apart=make in MOVED_APART)
-
-
-@pytest.mark.slow
-@every_estimator
-def test_starting_points_are_the_same_on_every_placement_and_pool(make):
-    if make not in MOVED_APART:
-        compare_placements(make, moved_apart=True)
-        pool, system, theta = POOLS["batch"]()
-        assert_same(estimates(make(system), theta), estimates(make(pool), theta))
-
-
-def compare_placements(make, moved_apart):
-    theta, alone = spiral_theta(), None
+    theta = spiral_theta()
+    alone = estimates(make(Spiral()), theta)
     for name, place in PLACEMENTS.items():
-        if "hosts" in name and make is not ESTIMATORS["NRES"]:
-            continue
-        alone = alone or estimates(make(Spiral()), theta, moved_apart=moved_apart)
-        placed = make(Spiral(), placement=place())
-        assert_same(alone, estimates(placed, theta, moved_apart=moved_apart))
+        if "hosts" not in name or make is ESTIMATORS["NRES"]:
+            assert_same(alone, estimates(make(Spiral(), placement=place()), theta))
 
 
 @pytest.mark.parametrize("kind", POOLS)
-@every_estimator
+@quickly_or_all
 def test_pools_give_the_same_as_a_system(make, kind):
     pool, system, theta = POOLS[kind]()
     if not pool.traceable and make not in STRATEGIES.values():
         with raises_naming(TypeError, "NumpyPool"):
             make(pool)
         return
-    moved_apart = kind == "numpy" or make in MOVED_APART
-    ours, theirs = (estimates(make(p), theta, moved_apart=moved_apart) for p in (pool, system))
-    assert_same(ours, theirs)
+    assert_same(*(estimates(make(p), theta) for p in (pool, system)))
 
 
 SLOPE = jnp.array([1.0, -2.0])
@@ -175,7 +158,7 @@ def test_noise_laws_on_devices_and_in_variance(law):
     alone, placed = (
         ESTIMATORS["PES"](Slope(), noise=law, **options) for options in ({}, {"placement": devices})
     )
-    ours, theirs = (estimates(e, theta, 2, moved_apart=False) for e in (alone, placed))
+    ours, theirs = (estimates(e, theta, 2) for e in (alone, placed))
     assert_same(ours, theirs)
     measured = nres.variance.measure(alone, theta, KEY, samples=512)
     assert np.abs(measured.z_scores(SLOPE)).max() < 4
@@ -221,7 +204,7 @@ def test_strategies_do_not_differentiate_the_system(make):
     estimator.estimate(theta, state_at_step_0(estimator, theta, KEY))
 
 
-@every_estimator
+@quickly_or_all
 def test_in_a_loop_that_the_user_compiles(make):
     estimator, theta = make(Spiral()), spiral_theta()
     state = estimator.init(theta, KEY)
@@ -246,7 +229,7 @@ def test_in_a_loop_that_the_user_compiles(make):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-@every_estimator
+@quickly_or_all
 def test_double_precision(make, x64):
     theta = THETA[Wave].astype(jnp.float64)
     estimator = make(Wave())

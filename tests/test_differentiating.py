@@ -56,8 +56,8 @@ def test_the_exact_gradient_of_the_quadratic():
     assert estimate.steps == (6, 6)
 
 
-@pytest.mark.parametrize("segment", [1, 3, 4])
-@pytest.mark.parametrize("system", [Wave(), Faller()])
+@pytest.mark.parametrize("segment", [pytest.param(1, marks=pytest.mark.slow), 3, 4])
+@pytest.mark.parametrize("system", [Wave(), pytest.param(Faller(), marks=pytest.mark.slow)])
 def test_checkpointing_changes_no_gradient(system, segment):
     theta = THETA[type(system)]
     plain = nres.BPTT(system, workers=3, checkpoint_every=10)
@@ -80,6 +80,7 @@ def test_segments_divide_the_horizon_where_they_can():
         assert -horizon % segment <= min(-horizon % other for other in near)
 
 
+@pytest.mark.slow
 def test_memory_of_bptt_grows_with_the_root_of_the_horizon():
     def temporary_bytes(horizon, **options):
         estimator = nres.BPTT(Wave(horizon), **options)

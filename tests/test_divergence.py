@@ -60,6 +60,7 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     assert "diverged" in repr(result)
 
 
+@pytest.mark.slow
 def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     name = as_file(Cliff, tmp_path / "cliff.py")
     out = tmp_path / "run"
@@ -79,6 +80,16 @@ def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     assert metrics["update"][-1] > made
 
 
+@pytest.mark.slow
+def test_seeds_that_diverge_are_named(tmp_path):
+    name = as_file(Cliff, tmp_path / "cliff.py")
+    options = ["--sigma", 0.1, "--lr", 10, "--optimizer", "sgd", "--workers", 4, "--updates", 60]
+    result = invoke("train", name, *options, "--seeds", 2, "--out", tmp_path / "both")
+    assert result.exit_code == 1
+    for seed in range(2):  # the first does not stop the second
+        assert str(tmp_path / "both" / f"nres-{seed}") in result.stderr
+
+
 class Moody(nres.System):
     """A system whose loss is not finite in about half of its episodes."""
 
@@ -94,6 +105,7 @@ class Moody(nres.System):
         return jnp.ones(1)
 
 
+@pytest.mark.slow
 def test_one_update_without_a_finite_worker_is_no_divergence(tmp_path):
     name = as_file(Moody, tmp_path / "moody.py")
     options = ["--method", "fulles", "--sigma", 0.1, "--lr", 0.01, "--workers", 1, "--updates", 7]
@@ -119,6 +131,7 @@ class Steep(nres.System):
         return jnp.ones(3)
 
 
+@pytest.mark.slow
 def test_a_sigma_that_multiplies_the_loss_is_reported(tmp_path):
     name = as_file(Steep, tmp_path / "steep.py")
     options = ["--lr", 0.05, "--optimizer", "sgd", "--updates", 60, "--workers", 8]

@@ -67,6 +67,7 @@ print(result, nres.evaluate(system, result.theta, jax.random.key(0)))
 """
 
 
+@pytest.mark.slow
 def test_nothing_of_unix_is_needed():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_UNIX], capture_output=True, text=True, timeout=120
@@ -129,6 +130,7 @@ def test_mistakes_in_a_file_are_reported_with_their_line(source, words, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lorenz", "learned-optimizer", "swimmer", "halfcheetah"])
 def test_evaluations_cost_a_share_of_the_training(name):
     """By default evaluations take at most a fifth of the training steps."""
@@ -144,6 +146,7 @@ def test_evaluations_cost_a_share_of_the_training(name):
         assert count <= 45
 
 
+@pytest.mark.slow
 def test_the_seconds_of_each_part_are_reported(tmp_path):
     result = invoke("train", BOUNCER, *SHORT, "--updates", 4, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
@@ -151,6 +154,7 @@ def test_the_seconds_of_each_part_are_reported(tmp_path):
     assert re.search(pattern, result.output)
 
 
+@pytest.mark.slow
 def test_the_best_parameters_are_kept(tmp_path):
     """With large steps the last evaluation is not the best one."""
     out = tmp_path / "run"
@@ -179,6 +183,7 @@ def test_the_best_parameters_are_kept(tmp_path):
     assert again == best or runs.Run.open(out).metrics["eval/loss"][-1] < losses[known].min()
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_kept_in_the_folder(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for path, more in ((first, []), (second, ["--from", first])):
@@ -201,6 +206,7 @@ def test_a_warm_start_is_kept_in_the_folder(tmp_path):
         assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_fresh_episodes(tmp_path):
     out = tmp_path / "cartpole"
     common = ["--sigma", 0.1, "--lr", 0.1, "--workers", 3, "--window", 5, "--set", "horizon=20"]
@@ -222,6 +228,7 @@ def test_fresh_episodes(tmp_path):
     assert invoke("resume", out).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_complete_run_with_a_budget_was_not_interrupted(tmp_path):
     compared = ["compare", BOUNCER, "--methods", "nres", "--seeds", 1, "--budget-seconds", 0.2]
     short = ["--sigma", 0.1, "--lr", 0.01, "--set", "horizon=30", "--workers", 8]
@@ -245,6 +252,7 @@ def test_the_compilation_cache(tmp_path):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
 
 
+@pytest.mark.slow
 def test_a_quick_reproduction_has_no_verdict(tmp_path):
     result = invoke("reproduce", "lorenz-surface", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -284,6 +292,7 @@ def test_a_terminal_without_unicode(tmp_path):
         assert words in done.stdout
 
 
+@pytest.mark.slow
 def test_a_missing_device_is_reported():
     command = [sys.executable, "-m", "nres", "train", "lorenz", "--updates", "2"]
     environment = os.environ | {"JAX_PLATFORMS": "nonsense"}

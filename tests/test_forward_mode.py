@@ -73,6 +73,7 @@ def test_forward_mode_is_unbiased(make, name):
     assert np.abs(z).max() < 4
 
 
+@pytest.mark.slow
 def test_variance_of_dodge_is_what_the_theorem_says_of_nres():
     """Theorem 4 with W = 1, and K = T, where its last term is zero."""
     g = np.asarray(QUADRATIC.application_gradients(POINT)).sum(axis=1)  # by loss step
@@ -89,6 +90,7 @@ def test_variance_of_dodge_is_what_the_theorem_says_of_nres():
         assert abs(measured - predicted) < 4 * stderr
 
 
+@pytest.mark.slow
 def test_uoro_with_a_state_of_several_types_and_with_none():
     class Counter(nres.System):
         """A state without any real number: only the loss itself depends on theta."""

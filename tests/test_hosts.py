@@ -91,8 +91,7 @@ def test_a_process_dies_and_the_run_goes_on_with_more(tmp_path, environment):
     begun.processes[1].kill()
     (code, output, errors), (killed, *_) = begun.finish()
     assert (code, killed, output) == (1, -signal.SIGKILL, "")
-    assert "another process of the run has ended, or cannot be reached" in errors
-    assert "`nres resume run`" in errors
+    assert "nres resume run" in errors
     assert len(errors.strip().splitlines()) == 1
     made = runs.Run.open(run).updates_made()
     assert made > 0
@@ -104,7 +103,7 @@ def test_a_process_dies_and_the_run_goes_on_with_more(tmp_path, environment):
     more.processes[2].send_signal(signal.SIGTERM)
     ends = more.finish()
     assert [code for code, *_ in ends] == [143] * 4, ends
-    assert "Resume with: nres resume run" in ends[0][1]
+    assert "nres resume run" in ends[0][1]
     assert [output for _, output, _ in ends[1:]] == [""] * 3
     # Only the first one's folder was written to.
     assert [len(list((tmp_path / str(i)).iterdir())) for i in range(4)] == [1, 0, 0, 0]
@@ -131,12 +130,13 @@ def test_processes_that_do_not_fit_together(tmp_path, environment):
         "settings": Hosts(2, train, tmp_path, environment, lambda i: ["--seed", i]),
         "number": Hosts(2, train, tmp_path, environment, lambda i: ["--num-processes", 2 + i]),
     }
-    first, second = several["settings"].finish()
-    assert "another process was started with other settings" in first[2]
-    assert "process 1 was started with seed=1 and process 0 with 0" in second[2]
-    first, second = several["number"].finish()
-    assert "process 1 was started with --num-processes 3, but process 0 with 2" in second[2]
-    assert "another process was started with a different --num-processes" in first[2]
-    ((_, _, errors),) = late.finish()
-    assert "not all of the 2 processes connected within 8 s" in errors
+    told = {"settings": ("settings", "seed=1"), "number": ("--num-processes", "--num-processes 3")}
+    for kind, culprits in told.items():
+        for (code, _, errors), culprit in zip(several[kind].finish(), culprits, strict=True):
+            assert code != 0
+            assert culprit in errors
+    ((code, _, errors),) = late.finish()
+    assert code != 0
+    assert "2 processes" in errors
+    assert "8 s" in errors
     assert [list((tmp_path / str(i)).iterdir()) for i in range(2)] == [[], []]

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import nres
-from helpers import as_users_run, raises_naming
+from helpers import as_users_run, assert_same, raises_naming
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import convolutional, tasks
@@ -53,22 +53,21 @@ def reference_step(theta, width, depth, tensors, t):
 
 
 @pytest.mark.parametrize(("width", "depth", "t"), [(5, 2, 0), (4, 1, 700)])
-def test_the_network_is_that_of_the_paper(width, depth, t):
+def test_the_network_is_that_of_the_paper(width, depth, t, x64):
     generator = np.random.default_rng(1)
     shapes = ((3, 2), (4,), ())
     params, grads = ([generator.normal(size=s) for s in shapes] for _ in range(2))
     means = [generator.normal(size=(6, *s)) for s in shapes]
     optimizer = lo.PerParameterMLP(width, depth)
     theta = generator.normal(size=optimizer.network.size)
-    with jax.enable_x64(True):
-        state = jnp.concatenate([jnp.asarray(m).reshape(6, -1) for m in means], axis=1)
-        changes, state = optimizer.update(
-            jnp.asarray(theta),
-            [jnp.asarray(g) for g in grads],
-            state,
-            [jnp.asarray(p) for p in params],
-            jnp.int32(t),
-        )
+    state = jnp.concatenate([jnp.asarray(m).reshape(6, -1) for m in means], axis=1)
+    changes, state = optimizer.update(
+        jnp.asarray(theta),
+        [jnp.asarray(g) for g in grads],
+        state,
+        [jnp.asarray(p) for p in params],
+        jnp.int32(t),
+    )
     expected = reference_step(theta, width, depth, zip(params, grads, means, strict=True), t)
     for change, (want, _) in zip(changes, expected, strict=True):
         np.testing.assert_allclose(change, want, rtol=1e-10)
@@ -114,6 +113,7 @@ def test_classical_optimizers_are_those_of_optax(mine, other):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5), *ends)
 
 
+@pytest.mark.slow
 def test_training_by_optax_is_the_inner_loop(tmp_path):
     """Both take the same steps, and the optimizer passes through a file."""
     system = small_system()
@@ -130,7 +130,7 @@ def test_training_by_optax_is_the_inner_loop(tmp_path):
         at = system.table[t]
         updates, state = update(gradient(params, (images[at[0]], labels[at[0]])), state, params)
         params = optax.apply_updates(params, updates)
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), params, inner.params)
+        assert_same(params, inner.params, rtol=1e-6)
         evaluated = tuple(x[at[1]] for x in system.task.evaluated_on)
         np.testing.assert_allclose(system.task.outer_loss(params, evaluated), loss, rtol=1e-5)
     with raises_naming(ValueError, "PerParameterMLP"):

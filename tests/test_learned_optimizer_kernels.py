@@ -52,6 +52,7 @@ def test_the_kernels_have_the_derivatives_of_plain_jax():
         np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_kernels_of_the_model_are_plain_jax():
     params = jax.vmap(functools.partial(dense.init_dense, (4, 20, 3)))(jax.random.split(KEY, 2))
     data = blobs(16)
@@ -101,6 +102,7 @@ def test_the_kernels_of_convolutions_are_plain_jax():
         jax.tree.map(close, fused, plain)
 
 
+@pytest.mark.slow
 def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
     params = convolutional.init_convolutional(1, 2, KEY)
     images = jax.random.randint(KEY, (2, 32, 32, 3), 0, 256).astype(jnp.uint8)

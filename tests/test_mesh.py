@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import optax
+import pytest
 
 import nres
 from helpers import THETA, Faller, Spiral, as_users_run, raises_naming
@@ -16,6 +17,7 @@ def on(*shape):
     return nres.placement.Devices(mesh(*shape))
 
 
+@pytest.mark.slow
 def test_workers_stay_where_they_are():
     estimator = nres.PES(Faller(), workers=16, window=4, sigma=0.1, placement=on(8))
     theta = THETA[Faller]
@@ -27,6 +29,7 @@ def test_workers_stay_where_they_are():
     assert estimate.grad.is_fully_replicated
 
 
+@pytest.mark.slow
 def test_training_is_the_same_and_continues_on_other_devices():
     def train(placement, **options):
         estimator = nres.NRES(Faller(), workers=8, window=4, sigma=0.1, placement=placement)

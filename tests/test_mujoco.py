@@ -29,7 +29,7 @@ class Script:
         return np.broadcast_to(self.actions[self.t], (len(observations), self.actions.shape[1]))
 
 
-@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.slow), 5])
 @pytest.mark.parametrize("task", NAMES)
 @pytest.mark.usefixtures("unchecked_types")
 def test_tasks_are_those_of_gymnasium(task, version):
@@ -77,7 +77,7 @@ def test_threads_change_nothing(task):
         ("swimmer", {}),
         ("hopper", {"window": 25}),
         ("hopper", {"method": nres.TES}),
-        ("walker2d", {"method": nres.PES, "window": 20}),
+        pytest.param("walker2d", {"method": nres.PES, "window": 20}, marks=pytest.mark.slow),
     ],
 )
 def test_both_pools_give_the_same_gradients(task, options):

@@ -73,7 +73,7 @@ def closing():
 @pytest.fixture(scope="module")
 def swimmers(cluster):
     """Makes estimators with workers in three actors, for all tests that want no more."""
-    placement, pool = Ray(actors=3, patience=60), swimmer()
+    placement, pool = Ray(actors=3, start_timeout=60), swimmer()
     yield lambda make: make(pool, placement=placement)
     placement.close()
 
@@ -258,7 +258,7 @@ def test_a_node_is_lost_in_the_middle_of_a_run(cluster, swimmers, closing):
     placement = closing(Ray(actors=4))
     estimator = nres.NRES(swimmer(), workers=8, window=8, sigma=0.3, placement=placement)
     crew = placement.crew
-    crew.patience = 2
+    crew.start_timeout = 2
     before = list(crew.actors)
 
     def lose_node(progress):

@@ -16,7 +16,15 @@ from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
 from nres_paper.plans import PlannedRun
-from nres_paper.reproduction import PaperFigure, Result, checks_of, of_comparison, read_summaries
+from nres_paper.reproduction import (
+    Context,
+    PaperFigure,
+    Result,
+    checks_of,
+    of_comparison,
+    read_summaries,
+)
+from nres_paper.trajectory import pes_settings, pes_trajectory
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -135,6 +143,31 @@ def test_single_runs_and_seeds(tmp_path):
         run_comparison(small_comparison(), tmp_path, only=["PFS"], **settings)
 
 
+def test_seeds_that_are_not_planned_are_refused(tmp_path):
+    made = Folders()
+    settings = {"seeds": None, "quick": False, "finished": made, "say": lambda text: None}
+    refused = (
+        ({}, 9, "0, 1"),
+        ({"only": ["FullES"]}, 1, "0"),  # it has fewer seeds than the others
+        ({"quick": True}, 1, "0"),
+        ({"seeds": 3}, 3, "0, 1, 2"),
+    )
+    for others, seed, there in refused:
+        with raises_naming(runs.SettingsError, f"--seed {seed} ", f" {there}."):
+            given = settings | others
+            run_comparison(small_comparison(), tmp_path / "a", only_seeds=[0, seed], **given)
+    # The first seed chooses among the rates.
+    with raises_naming(runs.SettingsError, "--seed 1 ", "--seed 0."):
+        rates = small_comparison(rates=("1e-3", "1e-2"))
+        run_comparison(rates, tmp_path / "a", only_seeds=[1], **settings)
+    assert not made.made
+    assert not (tmp_path / "a").exists()
+    unplanned = reproduce("halfcheetah", "--seed", 9, "--out", tmp_path)
+    assert unplanned.exit_code == 2
+    assert "--seed 9" in unplanned.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_best_of_several_rates_is_used(tmp_path):
     class Rates(Folders):
         def __call__(self, path, settings):
@@ -182,6 +215,39 @@ def test_results_with_other_settings_do_not_count(tmp_path):
     assert of_comparison(comparison).fingerprint() == figure.fingerprint()
 
 
+def test_results_count_although_settings_were_added_later():
+    def fingerprint(**added):
+        figure = PaperFigure("", "It can be made.", "cpu", lambda context: None, lambda: plan)
+        plan = [{"NRES": {"lr": "0.001", "period": None} | added}, (1, 2)]
+        return figure.fingerprint()
+
+    before = fingerprint()
+    assert before == "75893e3bf3f7073b"
+    assert fingerprint(warmup=None, clip=None, stop_after=None) == before
+    others = [fingerprint(warmup=5), fingerprint(clip=1.0), fingerprint(stop_after=3)]
+    assert len({before, *others}) == 4
+
+
+def test_a_trajectory_counts_although_settings_were_added_later(tmp_path):
+    settings = pes_settings("lorenz").to_json()
+    later = {"warmup": 5, "clip": 1.0, "stop_after": 3}
+    old = {name: value for name, value in settings.items() if name not in later}
+    stored = {"settings": old, "seconds": 2.0, "thetas": {"300": [1.0, 2.0]}}
+    file = tmp_path / "variance-lorenz-K/trajectory.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(stored))
+    no_training = lambda path, settings: 1 / 0  # noqa: E731
+    context = Context(tmp_path / "landscape", "landscape", False, None, (), (), no_training, str)
+    found = pes_trajectory(context, "lorenz")
+    assert {update: list(theta) for update, theta in found.thetas.items()} == {300: [1.0, 2.0]}
+    assert found.seconds == 2.0
+    # A trajectory with other settings is not used, so that a training run begins.
+    for name, value in later.items():
+        file.write_text(json.dumps(stored | {"settings": old | {name: value}}))
+        with pytest.raises(ZeroDivisionError):
+            pes_trajectory(context, "lorenz")
+
+
 def test_ranking_of_a_comparison(tmp_path):
     settings = {"seeds": None, "quick": False, "finished": Folders(), "say": lambda text: None}
     comparison = small_comparison(level=80.0)
@@ -193,6 +259,7 @@ def test_ranking_of_a_comparison(tmp_path):
     assert described["reached"]["update"] == [20, 20]
 
 
+@pytest.mark.slow
 def test_reproducing_a_comparison(tmp_path, monkeypatch):
     small = ["ablation-N", "--quick", "--out", tmp_path]
     result = reproduce(*small)
@@ -227,6 +294,7 @@ def test_reproducing_a_comparison(tmp_path, monkeypatch):
     assert "--out" in full.stderr
 
 
+@pytest.mark.slow
 def test_reproducing_another_figure(tmp_path):
     name = "lorenz-paths"
     result = reproduce(name, "--quick", "--out", tmp_path, "--quiet")

@@ -142,6 +142,7 @@ def test_a_damaged_checkpoint_is_told_from_a_good_one(done, tmp_path):
     np.testing.assert_array_equal(outcome.run.metrics["loss"], done[0].metrics["loss"])
 
 
+@pytest.mark.slow
 def test_a_pool_of_the_users_own(tmp_path):
     """A run of a pool in a file is resumed unless the file has changed."""
     file = tmp_path / "mine.py"

@@ -31,17 +31,20 @@ PLACED |= {"--connect-timeout": 60}
 PRINTED = {"--tensorboard": False, "--quiet": False}
 SYSTEM = {"--set": None, "--policy": None, "--data-dir": None}
 COMMON = {"--workers": None, "--sigma": None, "--optimizer": None, "--lr": None, "--updates": None}
+COMMON |= {"--warmup": None, "--clip": None}
 OPTIONS = {
     "train": COMMON | PLACED | PRINTED | SYSTEM
     | {"--method": "nres", "--window": None, "--period": None, "--noise": None, "--seed": 0}
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
-    | {"--keep-every": None},
+    | {"--keep-every": None, "--config": None, "--trust-code": False}
+    | {"--stop-after": None, "--seeds": None},
     "compare": COMMON | SYSTEM
     | {"--methods": "nres,pes,tes,fulles", "--seeds": 3, "--budget-steps": None}
     | {"--budget-seconds": None, "--level": None, "--out": None, "--quiet": False},
     "resume": PLACED | PRINTED
-    | {"--updates": None, "--fresh-episodes": False, "--trust-code": False},
+    | {"--updates": None, "--fresh-episodes": False, "--trust-code": False}
+    | {"--stop-after": None},
 }  # fmt: skip
 
 
@@ -79,7 +82,7 @@ def test_settings_are_kept_in_one_form():
 def test_settings_of_earlier_versions_open():
     recorded = runs.resolve("lorenz", "nres").to_json()
     later = ("budget_seconds", "devices", "ray", "actors", "allow_stale", "keep_every")
-    for name in (*later, "start_seed", "start_from"):
+    for name in (*later, "start_seed", "start_from", "warmup", "clip", "stop_after"):
         del recorded[name]
         settings = Settings.from_json(recorded)
         assert getattr(settings, name) == default_of(name)

@@ -78,6 +78,36 @@ def test_code_that_a_folder_names_is_not_run(command, foreign, tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
+def test_a_cluster_that_only_a_folder_or_file_names_is_not_contacted(run, tmp_path, monkeypatch):
+    """Ray unpickles what a cluster sends, so the cluster could run code here."""
+    asked = []
+
+    def connect(address, cpus):
+        asked.append(address)
+        raise ValueError("nobody answers")
+
+    monkeypatch.setattr("nres.runs.placement.connect", connect)
+    path = shutil.copytree(run.path, tmp_path / "copy")
+    change(path, ray="evil:1")
+    repeat = ["train", "--config", path, "--out", tmp_path / "out"]
+    resume = ["resume", path, "--updates", 6]
+    for command in (repeat, resume):
+        line = said(invoke(*command))
+        assert "evil:1" in line
+        assert "--trust-code" in line
+        assert asked == []
+    assert invoke("evaluate", path, "--episodes", 2).exit_code == 0  # which needs no cluster
+    assert asked == []
+    for command in (repeat, resume):
+        said(invoke(*command, "--trust-code"))
+        said(invoke(*command, "--ray", "mine:2"))
+    said(invoke(*repeat, "--ray", "evil:1"))
+    assert asked == ["evil:1", "mine:2", "evil:1", "mine:2", "evil:1"]
+    change(path, ray="mine:2")  # as if that had succeeded: the user named this cluster
+    said(invoke(*resume))
+    assert asked.pop() == "mine:2"
+
+
 def test_code_that_is_trusted_is_run(foreign, tmp_path):
     result = invoke("evaluate", foreign, "--trust-code", "--episodes", 2)
     assert result.exit_code == 0, result.output
@@ -159,6 +189,7 @@ def test_a_module_is_remembered_with_its_file(tmp_path, monkeypatch):
         _ = runs.Run.open(tmp_path / "run").components
 
 
+@pytest.mark.slow
 def test_a_policy_is_no_code(tmp_path):
     options = ["--sigma", 0.1, "--lr", 0.1, "--workers", 2, "--window", 5, "--updates", 2]
     options += ["--policy", "mlp:4", "--set", "horizon=10", "--quiet"]
@@ -308,6 +339,24 @@ def test_a_local_ray_cluster_is_closed_to_other_machines():
     opened = set(done.stdout.split()) - before
     assert opened
     assert all(address.partition(":")[0].endswith("0100007F") for address in opened), opened
+
+
+@pytest.mark.parametrize("target", ["theirs.npz", "run"])
+def test_a_start_that_is_a_link_is_not_followed(target, run, tmp_path):
+    """A run that is repeated takes its initial parameters from its own folder only."""
+    short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30", "--quiet"]
+    begun = ["train", f"{BOUNCER}:Bouncer", *short]
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert invoke(*begun, "--from", run.path, "--out", first).exit_code == 0
+    (start,) = first.glob("start-*.npz")
+    start.rename(tmp_path / "theirs.npz")
+    start.symlink_to(run.path if target == "run" else tmp_path / target)
+    assert start.name in said(invoke("train", "--config", first, "--out", again))
+    assert not again.exists()
+    # A link that the user names is followed.
+    link = tmp_path / "link"
+    link.symlink_to(start.readlink())
+    assert invoke(*begun, "--from", link, "--out", again).exit_code == 0
 
 
 def test_a_start_of_another_run_needs_none_of_its_code(foreign, tmp_path):

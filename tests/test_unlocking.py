@@ -84,6 +84,15 @@ def test_unlocking_compiles_no_program_of_its_own(compilations):
     assert not [name for name in compilations if "init" in name]
 
 
+def test_init_in_a_function_that_the_user_compiles():
+    estimator = nres.NRES(Wave(), workers=6, window=3, sigma=0.1)
+    outside, inside = estimator.init(THETA[Wave], KEY), jax.jit(estimator.init)(THETA[Wave], KEY)
+    assert len(set(np.asarray(outside.workers.start).tolist())) > 1
+    for one, other in zip(*map(jax.tree.leaves, (outside, inside)), strict=True):
+        if not jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("sizes", "offset"), [({1}, 4), ({32}, 4), ({1, 3}, 4), (set(), 4)])
 def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
@@ -92,7 +101,7 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     used = []
 
     def call(arguments, position):
-        _, _, bundles, bundle, _ = arguments
+        _, _, bundles, bundle, *_ = arguments
         used.append((int(bundles), bundle))
         count = int(bundles) * bundle
         return position, np.zeros((count, 2)), np.zeros((count, 5), np.int32)

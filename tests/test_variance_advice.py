@@ -33,6 +33,7 @@ def hysteretic_gradient(system, thetas, window):
     return g
 
 
+@pytest.mark.slow
 def test_hysteresis(monkeypatch):
     monkeypatch.setattr(measured, "BATCHES", 16)
     estimator = nres.NRES(SYSTEM, window=3, workers=20, sigma=0.1)
@@ -63,6 +64,7 @@ def test_hysteresis(monkeypatch):
     np.testing.assert_allclose(moving.relative, bias / np.linalg.norm(fresh), rtol=0.3)
 
 
+@pytest.mark.slow
 def test_advice():
     """On a quadratic the loss bends with distance alone: the most noise sees the furthest."""
     fractions = []

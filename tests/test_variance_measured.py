@@ -191,6 +191,7 @@ class Explosive(nres.System):
         return state, jnp.where(theta[0] > 0, jnp.inf, state)
 
 
+@pytest.mark.slow
 def test_nonfinite_contributions_are_left_out_and_counted():
     """One member of every pair around zero is infinite; three sigmas away, hardly any is."""
     at = {"edge": jnp.zeros(1), "safe": -3.0 * jnp.ones(1)}

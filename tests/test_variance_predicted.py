@@ -91,6 +91,7 @@ def test_smoothed_prediction():
     assert expected.linearity == 1
 
 
+@pytest.mark.slow
 def test_randomness_of_the_system_counts():
     system = quadratic(6, 3, disturbance=1.5)
     theta = quadratic_theta(3)
@@ -145,7 +146,13 @@ class Nested(nres.System):
         return state, 0.5 * state**2
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (jnp.float16, jnp.float32)),
+        jnp.bfloat16,
+    ],
+)
 def test_all_precisions_and_several_leaves(dtype):
     """Sums over parameters in half precision are taken in single precision."""
     theta = {"start": jnp.ones(1, dtype), "push": jnp.full((2, 2), 0.125, dtype)}
@@ -160,6 +167,7 @@ def test_all_precisions_and_several_leaves(dtype):
     np.testing.assert_allclose(result.variance, predicted.nres, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_settings_of_a_sweep_are_not_compiled_in(compilations):
     def run(**changed):
         settings = {"sigmas": [0.5], "windows": [3], "periods": [6], "samples": 64} | changed

@@ -59,14 +59,9 @@ def test_help_texts_are_sentences(words):
     app.command()(bad)
     found = list(words.help_texts(ROOT, typer.main.get_command(app), "names"))
     assert {mistake.file for mistake in found} == {"tests/test_words.py"}
-    sentences = [mistake.sentence for mistake in found]
-    assert [sentence.partition(":")[0] for sentence in sentences] == [
-        "end the help text of names bad with a full stop",
-        "begin the help text of --first of names bad with a verb or noun",
-        "end the help text of --second of names bad with a full stop",
-        "begin the help text of third of names bad with a verb or noun",
-        "--fourth of names bad has no help text.",
-    ]
+    culprits = ("names bad", "--first", "--second", "third", "--fourth")
+    for mistake, culprit in zip(found, culprits, strict=True):
+        assert culprit in mistake.sentence
 
 
 def test_links_lead_somewhere(words, tmp_path):
@@ -96,8 +91,8 @@ def test_links_lead_somewhere(words, tmp_path):
     assert [(mistake.file, mistake.line) for mistake in found] == [
         ("docs/wrong.md", line) for line in range(1, len(wrong) + 1)
     ]
-    assert "a.png leads to a file that does not exist" in found[0].sentence
-    assert "#nowhere leads to a heading that does not exist" in found[1].sentence
+    for mistake, culprit in zip(found, ("a.png", "#nowhere", "#nres.Nothing"), strict=False):
+        assert culprit in mistake.sentence
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import notebook
 import nres
@@ -30,6 +32,8 @@ SAVED = ROOT / "results/examples"
 BEFORE, AFTER, TRUTH = "#7f7f7f", "#c8102e", "#0077bb"
 
 Names = dict[str, Any]
+
+plt.rcParams["legend.fontsize"] = "small"
 
 
 def bouncer(panel: Axes, names: Names) -> None:
@@ -74,51 +78,6 @@ def batch_pool(panel: Axes, names: Names) -> None:
     panel.set(xlabel="step", ylabel="angle", ylim=(-2, 2))
 
 
-def numpy_simulator(panel: Axes, names: Names) -> None:
-    """Draw the angle of a pendulum before and after training."""
-    workers = 6
-    keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(2), workers)))
-    for theta, colour, label in (
-        (np.zeros(3), BEFORE, "before"),
-        (names["result"].theta, AFTER, "after"),
-    ):
-        pool, state, angles = names["Pendulum"](), None, []
-        thetas = np.broadcast_to(np.asarray(theta), (1, workers, 3))
-        for t in range(pool.horizon):
-            state = pool.advance(state, thetas, keys, np.full(workers, t), 1).state
-            angles.append(np.cos(state[0][0]))
-        lines = panel.plot(np.stack(angles), color=colour, lw=1)
-        lines[0].set_label(label)
-    panel.set(xlabel="step", ylabel="cos(angle); upright is 1")
-
-
-def choose_sigma(panel: Axes, names: Names) -> None:
-    """Draw the variance of each method against sigma."""
-    rows = names["table"].rows
-    for method in dict.fromkeys(row.method for row in rows):
-        mine = [row for row in rows if row.method == method]
-        style = nres.figures.line_style(method)
-        panel.plot([r.sigma for r in mine], [r.variance for r in mine], "o", label=method, **style)
-    panel.set(xscale="log", yscale="log", xlabel="sigma", ylabel="variance of one estimate")
-    sigmas = sorted({row.sigma for row in rows})
-    panel.set_xticks(sigmas, map(str, sigmas))
-    panel.set_xticks([], minor=True)
-
-
-def lotka_volterra(panel: Axes, names: Names) -> None:
-    """Draw the true populations, and those of the model before and after the fit."""
-    for theta, colour, label, style in (
-        (names["theta"], BEFORE, "before the fit", "-"),
-        (names["result"].theta, AFTER, "after the fit", "-"),
-        (names["TRUTH"], TRUTH, "truth", ":"),
-    ):
-        state = np.array([10.0, 5.0], np.float32)
-        path = [state := np.asarray(names["populations"](state, theta)) for _ in range(500)]
-        lines = panel.plot(0.02 * np.arange(500), path, color=colour, ls=style)
-        lines[0].set_label(label)
-    panel.set(xlabel="time", ylabel="rabbits and foxes")
-
-
 def meta_train(panel: Axes, names: Names) -> None:
     """Draw the loss of a model that Adam trains before and after its settings were learned."""
     system, key = names["system"], jax.random.key(1)
@@ -147,9 +106,6 @@ DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
     for drawing in (
         bouncer,
         batch_pool,
-        numpy_simulator,
-        choose_sigma,
-        lotka_volterra,
         meta_train,
         swimmer,
     )
@@ -175,25 +131,39 @@ def digest(code: list[str]) -> str:
 
 
 def run(name: str) -> None:
-    """Run an example, and save what it prints and its picture."""
+    """Run an example, and save what it prints and draws."""
     names: Names = {"__name__": "__main__"}
-    outputs = []
-    figure, panel = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
     code = cells(name)
-    for cell in code:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(cell, name, "exec"), names)
-        outputs.append(printed.getvalue())
-    DRAWINGS[name](panel, names)
-    panel.grid(alpha=0.3)
-    if panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, fontsize="small")
-    SAVED.mkdir(exist_ok=True)
-    figure.savefig(SAVED / f"{name}.png", dpi=180)
-    plt.close(figure)
+    for old in SAVED.glob(f"{name}-*.png"):
+        old.unlink()
+    outputs = []
+    # Files that it writes go to a folder of their own.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for number, cell in enumerate(code, 1):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(cell, name, "exec"), names)
+            picture = f"{name}-{number}.png" if plt.get_fignums() else None
+            if picture:
+                save(plt.gcf(), SAVED / picture)
+            outputs.append({"text": printed.getvalue(), "picture": picture})
+    if name in DRAWINGS:
+        figure, panel = plt.subplots(figsize=(4.8, 3.0), layout="constrained")
+        DRAWINGS[name](panel, names)
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
+        save(figure, SAVED / f"{name}.png")
     saved = {"example": f"examples/{name}.py", "outputs": outputs, "code_sha256": digest(code)}
     (SAVED / f"{name}.json").write_text(json.dumps(saved, indent=1) + "\n")
+
+
+def save(figure: Figure, file: Path) -> None:
+    """Save a figure in the size of all pictures of examples."""
+    figure.set_size_inches(4.8, 3.0)
+    for panel in figure.axes:
+        panel.grid(alpha=0.3)
+    figure.savefig(file, dpi=180)
+    plt.close(figure)
 
 
 def check(name: str) -> None:

@@ -113,24 +113,28 @@ def in_repository(link: str, page: str) -> str | None:
 
 
 def example_page(script: Path) -> str:
-    """Return the page of an example: its text, its picture, its code and what it printed."""
+    """Return the page of an example: its text, its code, what it printed, and its pictures."""
     code, name = script.read_text(), script.stem
-    saved = json.loads((ROOT / f"results/examples/{name}.json").read_text())
-    picture = f"![What {name} computes](../../results/examples/{name}.png){{ width=480 }}"
+    saved = json.loads((ROOT / f"results/examples/{name}.json").read_text())["outputs"]
     source = f"[examples/{name}.py](../../examples/{name}.py)"
     parts = []
     if cells := notebook.split(code):
         source += f" · [examples/{name}.ipynb](../../examples/{name}.ipynb)"
-        printed = iter(saved["outputs"])
+        title = cells[0][1].partition("\n")[0].removeprefix("# ")
+        outputs = iter(saved)
         for kind, text in cells:
-            parts += [text] if kind == "markdown" else [block("python", text), out(next(printed))]
+            if kind == "markdown":
+                parts.append(text)
+            else:
+                parts += [block("python", text), out(next(outputs), title)]
     else:
         title, _, rest = (ast.get_docstring(ast.parse(code)) or name).partition("\n")
         *_, code = code.split('"""', 2)
-        parts += [f"# {title.rstrip('.')}", rest.strip(), block("python", code.strip())]
-        parts += map(out, saved["outputs"])
+        title = title.rstrip(".")
+        parts += [f"# {title}", rest.strip(), block("python", code.strip())]
+        parts += [*(out(output, title) for output in saved), picture(f"{name}.png", title)]
     source += " · [all examples](../gallery.md)"
-    return "\n\n".join(filter(None, [*parts, picture, source])) + "\n"
+    return "\n\n".join(filter(None, [*parts, source])) + "\n"
 
 
 def block(language: str, text: str) -> str:
@@ -138,9 +142,16 @@ def block(language: str, text: str) -> str:
     return f"```{language}\n{text.rstrip()}\n```"
 
 
-def out(text: str) -> str:
-    """Return a block of output; nothing if there is none."""
-    return f"It prints:\n\n{block('text', text)}" if text else ""
+def out(output: dict, title: str) -> str:
+    """Return the output of a cell: a block of text and a picture, if there are any."""
+    text = f"It prints:\n\n{block('text', output['text'])}" if output["text"] else ""
+    drawn = output["picture"] and picture(output["picture"], title)
+    return "\n\n".join(filter(None, [text, drawn]))
+
+
+def picture(file: str, title: str) -> str:
+    """Return a picture of an example, with the title of the example for those who cannot see it."""
+    return f"![{title}](../../results/examples/{file}){{ width=480 }}"
 
 
 def public_names(module: str) -> dict[str, Any]:

@@ -37,12 +37,14 @@ from nres.pools import Window as Window
 from nres.progress import Progress as Progress
 from nres.progress import Reporter as Reporter
 from nres.progress import TrainState as TrainState
+from nres.results import SeedsResult as SeedsResult
+from nres.results import TrainResult as TrainResult
 from nres.schedule import Piecewise as Piecewise
+from nres.seeds import SeedsHistory as SeedsHistory
 from nres.system import System as System
-from nres.training import TrainResult as TrainResult
 from nres.training import train as train
-from nres.weights import load_theta as load_theta
-from nres.weights import save_theta as save_theta
+from nres.weights import load as load
+from nres.weights import save as save
 
 __version__ = "0.1.0"
 

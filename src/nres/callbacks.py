@@ -14,16 +14,15 @@ import abc
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nres import multihost
+from nres import multihost, weights
 from nres.checks import whole_number
 from nres.progress import Progress
-from nres.weights import save_theta
 
 
 class _Best:
@@ -49,7 +48,10 @@ class _Best:
         name = next(iter(evals)) if self.name is None else self.name
         if name not in evals:
             raise ValueError(f"eval_fn returns no {name!r}, but {', '.join(map(repr, evals))}.")
-        value = evals[name]
+        return self.take(evals[name])
+
+    def take(self, value: float) -> bool:
+        """Take in an evaluation, and return whether it is the best so far."""
         better = self.sign * value < self.sign * self.value - self.min_delta
         self.waited += 1
         if math.isfinite(value) and (better or math.isnan(self.value)):
@@ -89,11 +91,25 @@ class EarlyStopping:
     def __call__(self, progress: Progress) -> bool:
         """Take in the latest evaluation, and return true if training should stop."""
         self._best.improves(progress)
+        return self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """True if the evaluations so far no longer improve, so that training should stop."""
         return self._best.waited >= self.patience
+
+    def replay(self, values: Iterable[float]) -> None:
+        """Take in evaluations from before an interruption, when a run is resumed.
+
+        Args:
+            values: The values of the watched number, in order; NaN where it was not finite.
+        """
+        for value in values:
+            self._best.take(value)
 
 
 class SaveBest:
-    """Save the parameters with the best evaluation, for `nres.load_theta`.
+    """Save the parameters with the best evaluation, for `nres.load`.
 
     Training must have an `eval_fn`. The first evaluation of every run that starts at update 0, and
     of every new object, replaces the file.
@@ -120,7 +136,7 @@ class SaveBest:
         if self._best.improves(progress):
             theta = multihost.to_local(progress.theta)
             if multihost.is_primary():
-                save_theta(self.path, theta, update=progress.state.update)
+                weights.save(self.path, theta, update=progress.state.update)
 
 
 class Tracker(abc.ABC):

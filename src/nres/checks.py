@@ -1,4 +1,4 @@
-"""Checks of user input: whole numbers, positive numbers, keys and memory."""
+"""Checks of user input: numbers, windows and periods, keys and memory."""
 
 import contextlib
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 # The device counts steps, workers and updates in 32 bits.
 LARGEST = 2**31 - 1
@@ -69,14 +69,37 @@ def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
     return number
 
 
-def check_memory(needed: int, what: str) -> None:
+def check_fits(window: int, horizon: int) -> None:
+    """Raise a `ValueError` if the window is longer than an episode."""
+    if whole_number("window", window) > horizon:
+        raise ValueError(
+            f"window must be at most the horizon, got window={window} and horizon={horizon}."
+        )
+
+
+def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
+    """Convert a period to an array, so that it is not compiled in as a constant."""
+    traced = isinstance(period, jax.core.Tracer)
+    return jnp.asarray(period if traced else whole_number("period", period))
+
+
+def check_period(period: int | Int[Array, ""], window: int) -> None:
+    """Raise a `ValueError` if no window starts where a period ends."""
+    if not isinstance(period, jax.core.Tracer) and int(period) % window:
+        raise ValueError(
+            f"period must be a multiple of the window, got period={period} and window={window}."
+        )
+
+
+def check_memory(needed: int, what: str, there: int | None = None) -> None:
     """Raise a `MemoryError` before allocating something larger than all memory.
 
     Args:
         needed: A lower bound of the number of bytes needed.
         what: The subject of the message, for example `"1,000 workers"`.
+        there: The number of bytes that exist; by default, those of JAX's first device.
     """
-    there = memory()
+    there = memory() if there is None else there
     if there is not None and needed > there:
         raise MemoryError(
             f"{what} would need about {_gibibytes(needed)} of memory, but there are only "
@@ -89,12 +112,17 @@ def memory() -> int | None:
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
+    return host_memory()
+
+
+def host_memory() -> int | None:
+    """Return the bytes of memory of the machine; `None` if unknown."""
     try:
         known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
         known = []
     with contextlib.suppress(OSError, ValueError):  # the limit of a container
-        known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        known.append(int(Path("/sys/fs/cgroup/memory.max").read_bytes()))
     return min(known, default=None)
 
 

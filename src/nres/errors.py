@@ -1,4 +1,10 @@
-"""Short forms of error messages."""
+"""Short forms of error messages, and the place that a warning points to."""
+
+import os
+import sys
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def first_line(error: BaseException) -> str:
@@ -9,3 +15,11 @@ def first_line(error: BaseException) -> str:
 def last_line(error: BaseException) -> str:
     """Return the last line of an error's message, where long reports state the cause."""
     return str(error).strip().rpartition("\n")[2].strip()
+
+
+def users_level() -> int:
+    """Return the `stacklevel` with which `warnings.warn` points to the code that called nres."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level

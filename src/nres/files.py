@@ -28,10 +28,19 @@ def _partial(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write text in UTF-8, with the same ends of lines on all systems."""
+    with replacing(path) as partial:
+        partial.write_bytes(text.encode())
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, with null for infinities and NaN."""
-    with replacing(path) as partial:
-        partial.write_text(json.dumps(finite(value), indent=2) + "\n", encoding="utf-8")
+    write_text(path, _as_json(value))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(finite(value), indent=2) + "\n"
 
 
 def create_json(path: Path, value: Any) -> None:
@@ -42,14 +51,14 @@ def create_json(path: Path, value: Any) -> None:
     """
     partial = _partial(path)
     try:
-        partial.write_text(json.dumps(finite(value), indent=2) + "\n", encoding="utf-8")
+        partial.write_bytes(_as_json(value).encode())
         try:
             os.link(partial, path)
         except FileExistsError:
             raise
         except OSError:  # the file system has no hard links
-            with path.open("x", encoding="utf-8") as file:
-                file.write(partial.read_text(encoding="utf-8"))
+            with path.open("xb") as file:
+                file.write(partial.read_bytes())
     finally:
         partial.unlink(missing_ok=True)
 
@@ -88,9 +97,7 @@ def read_plain(path: Path, largest: int | None = None) -> bytes:
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write values as JSON, one per line."""
-    with replacing(path) as partial:
-        text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, "".join(json.dumps(finite(row)) + "\n" for row in rows))
 
 
 def finite(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nres.errors import users_level
 from nres.estimators.base import Estimator
 from nres.estimators.nonfinite import NonFiniteError, nonfinite_message
 from nres.system import Theta
@@ -168,15 +169,11 @@ class History:
         return f"History({len(self.update):,} updates, {self.summary()})"
 
     def _repr_html_(self) -> str:
-        cells = [
-            (html.escape(name), f"{first:.4g}", f"{last:.4g}")
-            for name, first, last in self._changes()
-        ]
-        rows = "".join(f"<tr><td>{n}</td><td>{a}</td><td>{b}</td></tr>" for n, a, b in cells)
-        return (
-            f"<p>{len(self.update):,} updates in {self._seconds():.1f} s "
-            f"({self.eval_time:.1f} s evaluating, {self.setup_time:.1f} s compiling and "
-            f"unlocking)</p><table><tr><th></th><th>first</th><th>last</th></tr>{rows}</table>"
+        cells = [(name, f"{first:.4g}", f"{last:.4g}") for name, first, last in self._changes()]
+        return html_table(
+            f"{len(self.update):,} updates in {self._seconds():.1f} s "
+            f"({self.eval_time:.1f} s evaluating, {self.setup_time:.1f} s compiling and unlocking)",
+            cells,
         )
 
     def _seconds(self) -> float:
@@ -192,12 +189,37 @@ class History:
         return [(name, float(v[0]), float(v[-1])) for name, v in finite if v.size]
 
 
+def html_table(caption: str, changes: list[tuple[str, str, str]]) -> str:
+    """Return a table in HTML of names with their first and last values."""
+    rows = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{first}</td><td>{last}</td></tr>"
+        for name, first, last in changes
+    )
+    return f"<p>{caption}</p><table><tr><th></th><th>first</th><th>last</th></tr>{rows}</table>"
+
+
 class Log:
-    """Collector that turns reports of updates into a `History`."""
+    """Collector that turns reports of updates into a `History`.
+
+    Args:
+        estimator: The estimator.
+        unlock_steps: The steps that brought the workers to their starting points.
+        update: The number of updates made before.
+        steps: The number of steps before the next update.
+        seconds: The seconds of updates made before.
+        seed: The number of the seed for messages, if there are several.
+    """
 
     def __init__(
-        self, estimator: Estimator, unlock_steps: Steps, update: int, steps: Steps, seconds: float
+        self,
+        estimator: Estimator,
+        unlock_steps: Steps,
+        update: int,
+        steps: Steps,
+        seconds: float,
+        seed: int | None = None,
     ):
+        self.prefix = "" if seed is None else f"seed {seed}: "
         self.bound = estimator.most_steps
         self.policy = estimator.nonfinite
         self.unlock_steps = unlock_steps
@@ -252,13 +274,14 @@ class Log:
             return
         row = int(np.argmax(nonfinite > 0))
         update = self.update + row + 1
-        message = nonfinite_message(int(nonfinite[row]), int(worker[row]), int(start[row]), update)
+        where = (int(nonfinite[row]), int(worker[row]), int(start[row]), update)
+        message = self.prefix + nonfinite_message(*where)
         if self.policy == "raise":
             raise NonFiniteError(message)
         warnings.warn(
             message + " They are left out; `history.nonfinite` counts them.",
             NonFiniteWarning,
-            stacklevel=4,
+            stacklevel=users_level(),
         )
         self.warned = True
 
@@ -273,11 +296,11 @@ class Log:
         if lengths.max() >= self.patience and not self.diverged:
             self.diverged = True
             warnings.warn(
-                f"training stopped at update {self.update + len(lost)}: no worker gave a finite "
-                f"loss or gradient in {lengths.max()} consecutive updates. Smaller steps (learning "
-                "rate, sigma) or a bounded loss may help.",
+                f"{self.prefix}training stopped at update {self.update + len(lost)}: no worker "
+                f"gave a finite loss or gradient in {lengths.max()} consecutive updates. Smaller "
+                "steps (learning rate, sigma) or a bounded loss may help.",
                 NonFiniteWarning,
-                stacklevel=4,
+                stacklevel=users_level(),
             )
 
     def evaluate(self, eval_fn, theta: Theta) -> dict[str, float]:

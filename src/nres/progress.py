@@ -1,6 +1,7 @@
 """The state of a training run, and the progress that callbacks receive."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -46,6 +47,10 @@ class Progress:
     """The result of `eval_fn`, if it was called after the last of these updates; else `None`."""
 
 
+Callback = Callable[[Progress], Any]
+"""A function that `train` calls from time to time; true ends the run."""
+
+
 @runtime_checkable
 class Reporter(Protocol):
     """Protocol of an object that displays the progress of training.
@@ -62,5 +67,9 @@ class Reporter(Protocol):
         ...
 
     def __call__(self, progress: Progress) -> Any:
-        """Receive the progress, at the same times as the `callback` of `train`."""
+        """Receive the progress, at the same times as the `callback` of `train`.
+
+        If several seeds run together, `theta` and the arrays of the state have an axis of seeds in
+        front, step counts are sums over the seeds, and rows and evaluations are means.
+        """
         ...

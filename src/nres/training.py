@@ -1,61 +1,57 @@
 """`train`: minimise a loss with an estimator and an optax optimizer."""
 
-import contextlib
-import dataclasses
+import functools
 import math
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, Unpack, overload
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres import multihost
 from nres.checks import as_key, whole_number
 from nres.estimators.base import Estimator
-from nres.history import History, Log
-from nres.progress import Progress, Reporter, TrainState
+from nres.loop import run_updates
+from nres.progress import Callback, Reporter, TrainState
+from nres.results import SeedsResult, TrainResult
+from nres.seeds import SeedsHistory
 from nres.system import Theta, as_theta
-from nres.updates import Chunks, lift_update, next_size, updates_of
-from nres.workers import Steps
-
-Callback = Callable[[Progress], Any]
+from nres.updates import lift_update
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class TrainResult:
-    """The result of `train`. Pass its `theta` and `state` to `train` again to resume the run."""
+class _Options(TypedDict, total=False):
+    """The types of the arguments of `train` that have a default."""
 
-    theta: Theta
-    """The parameters after the last update."""
-    state: TrainState
-    """The state of the run, for `train(..., state=result.state)`."""
-    history: History
-    """The record of the updates of this call."""
-    interrupted: bool
-    """True if Ctrl-C was pressed, or if the callback ended the run before its last update."""
-    signalled: bool = False
-    """True if Ctrl-C was pressed."""
-    diverged: bool = False
-    """True if training stopped because no worker gave a finite contribution for two episodes."""
-
-    def __repr__(self) -> str:
-        ended = " diverged," if self.diverged else " interrupted," if self.interrupted else ""
-        return (
-            f"TrainResult({self.state.update:,} updates,{ended} {self.history.summary()}; "
-            "see .theta, .state, .history)"
-        )
-
-    def _repr_html_(self) -> str:
-        return self.history._repr_html_()
+    key: Array | None
+    eval_fn: Callable[[Theta], Any] | None
+    eval_every: int | None
+    callback: Callback | Sequence[Callback] | None
+    progress: bool | Reporter
+    state: TrainState | None
 
 
+@overload
+def train(
+    estimator: Estimator,
+    optimizer: optax.GradientTransformation,
+    theta: PyTree,
+    *,
+    updates: int,
+    seeds: None = None,
+    **options: Unpack[_Options],
+) -> TrainResult: ...
+@overload
+def train(
+    estimator: Estimator,
+    optimizer: optax.GradientTransformation,
+    theta: PyTree,
+    *,
+    updates: int,
+    seeds: int,
+    **options: Unpack[_Options],
+) -> SeedsResult: ...
 def train(
     estimator: Estimator,
     optimizer: optax.GradientTransformation,
@@ -63,18 +59,24 @@ def train(
     *,
     updates: int,
     key: Array | None = None,
+    seeds: int | None = None,
     eval_fn: Callable[[Theta], Any] | None = None,
     eval_every: int | None = None,
     callback: Callback | Sequence[Callback] | None = None,
     progress: bool | Reporter = False,
     state: TrainState | None = None,
-) -> TrainResult:
+) -> TrainResult | SeedsResult:
     """Minimise the loss with an optax optimizer and an estimator's gradients.
 
     With a JAX system, many updates run in one compiled call; with any other pool, Python loops
     over the updates. Ctrl-C ends the run after the current updates, and `train` returns the
     result so far. Training also stops, with a `NonFiniteWarning`, if no worker gives a finite loss
     or gradient for two episodes (`result.diverged`).
+
+    With `seeds=n`, one call trains n times from the same `theta`. Seed i is the run of a single
+    call with `key=jax.random.fold_in(key, i)`, up to rounding. If JAX can trace the pool and the
+    placement is local, all seeds run together in one vectorised program, which is compiled once;
+    otherwise one seed follows another.
 
     Args:
         estimator: Any estimator of `nres`.
@@ -83,18 +85,24 @@ def train(
             modified.
         updates: The number of updates to make.
         key: A JAX random key; required unless `state` is given.
+        seeds: The number of seeds. By default, one run without an axis of seeds.
         eval_fn: A function of `theta` that returns a number or a dictionary of numbers. It is
-            called before the first update, every `eval_every` updates, and after the last update.
+            called before the first update, every `eval_every` updates, and after the last update;
+            with `seeds`, for each seed.
         eval_every: The number of updates between evaluations; a twentieth of `updates` by default.
         callback: A function that is called with a `Progress` about twice per second, and after the
             evaluation before the first update; or a list of such functions, for example from
-            `nres.callbacks`. The run ends early if one of them returns true.
+            `nres.callbacks`. The run ends early if one of them returns true. A callback follows
+            one run, so it cannot be combined with `seeds`.
         progress: True to display the phase, the updates, the loss and the time left; or a
             `Reporter` of your own.
-        state: The `state` of an earlier result, to resume that run.
+        state: The `state` of an earlier result, to resume that run. It cannot be combined with
+            `seeds`.
 
     Returns:
-        The final parameters, the state to resume from, and the history of the run.
+        The final parameters, the state to resume from, and the history of the run. With `seeds`, a
+        `SeedsResult`: parameters with an axis of seeds in front, and a history with the mean and
+        the spread over the seeds.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -110,12 +118,18 @@ def train(
             estimator, optax.sgd(1e-5), system.initial_theta(), updates=1000, key=jax.random.key(0)
         )
         result.theta, result.history.loss
+
+        several = nres.train(..., key=jax.random.key(0), seeds=8)
+        several.theta[3], several.history.mean.loss, several.history.std.loss
         ```
     """
     callbacks = callback_list(callback)
     _check_parts(estimator, optimizer, eval_fn, callbacks, progress, state)
     theta, updates = as_theta(theta), whole_number("updates", updates, 0)
     update = lift_update(optimizer, theta)
+    if seeds is not None:
+        seeds = whole_number("seeds", seeds)
+        _check_alone(callbacks, state)
     if state is not None:
         _check_optimizer_state(optimizer, theta, state)
     if eval_every is not None:
@@ -124,74 +138,44 @@ def train(
     if state is None and key is None:
         raise ValueError("train needs a key, or the state of an earlier run to resume.")
     key = None if key is None else as_key(key)
-    title = f"{type(estimator).__name__}, {updates:,} updates"
-    with _reporting(progress, title) as reporter:
-        phase = reporter.phase if reporter is not None else lambda name: None
+    run: Callable[..., Any] = functools.partial(
+        run_updates,
+        estimator,
+        optimizer,
+        update,
+        theta,
+        updates,
+        eval_fn=eval_fn,
+        eval_every=eval_every,
+        callbacks=callbacks,
+        progress=progress,
+    )
+    if seeds is None:
+        return run(key, state)
+    return run(key, seeds=seeds) if estimator.vectorisable else _one_by_one(run, key, seeds)
 
-        began = time.perf_counter()
-        phase("compiling")
-        first = 0 if state is None else state.update
-        last = first + updates
-        chunks = Chunks(estimator, eval_every if eval_fn is not None else None, last)
-        updater = updates_of(estimator, update, chunks)
-        # Compiled code reuses the memory of its arguments, so work on copies.
-        if state is None:
-            assert key is not None
-            theta = _copy(estimator.check(theta))
-            position, unlocking = updater.start(theta, _copy(optimizer.init(theta)), key, phase)
-            log = Log(estimator, unlocking, 0, unlocking, 0.0)
-        else:
-            position = updater.compile(_copy((theta, state.optimizer, state.estimator)), first)
-            log = Log(estimator, Steps(0, 0), first, state.steps, state.seconds)
-        state = _state(position, log)
-        log.setup_time = time.perf_counter() - began
 
-        size = 1
-
-        def evaluate(theta: Theta) -> dict[str, float]:
-            phase("evaluating")
-            evals = log.evaluate(eval_fn, multihost.to_local(_copy(theta)))
-            phase("updating")
-            return evals
-
-        def tell(progress: Progress) -> bool:
-            answers = [bool(function(progress)) for function in callbacks]  # all are called
-            if reporter is not None:
-                reporter(progress)
-            return any(answers)
-
-        phase("updating")
-        with _interruptible() as interrupted:
-            stop = False
-            if eval_fn is not None and state.update == 0:
-                nothing = log.nothing()
-                stop = tell(Progress(position[0], state, last, nothing, evaluate(position[0])))
-            while state.update < last and not log.diverged:
-                # The clocks of the processes differ, and a signal reaches only one of them.
-                size, stop = multihost.agree_on(size, stop or interrupted())
-                if stop:
-                    break
-                began = time.perf_counter()
-                position, rows = updater.advance(position, state.update, size)
-                elapsed = time.perf_counter() - began
-                size = next_size(len(rows["loss"]), elapsed)
-                columns = log.add(rows, elapsed)
-                state = _state(position, log)
-                evals = None
-                due = state.update == chunks.stop(state.update - 1) or log.diverged
-                if eval_fn is not None and due:
-                    evals = evaluate(position[0])
-                stop = tell(Progress(position[0], state, last, columns, evals))
-            signalled = interrupted()
-        stopped = signalled or (state.update < last and not log.diverged)
-        return TrainResult(
-            position[0],
-            state,
-            log.history(),
-            interrupted=stopped,
-            signalled=signalled,
-            diverged=log.diverged,
-        )
+def _one_by_one(run: Callable[..., TrainResult], key: Any, seeds: int) -> SeedsResult:
+    """Train the seeds one after another, and stack their results."""
+    thetas: list[Theta] = []
+    histories, diverged, interrupted = [], [], False
+    for seed in range(seeds):
+        try:
+            result = run(jax.random.fold_in(key, seed), seed=seed)
+        except KeyboardInterrupt:  # during compilation, or for a second time
+            if not thetas:
+                raise
+            interrupted = True
+            break
+        # Only these are kept: the states of the workers may be large.
+        thetas.append(result.theta)
+        histories.append(result.history)
+        diverged.append(result.diverged)
+        interrupted = result.interrupted
+        if interrupted:
+            break
+    theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *thetas)
+    return SeedsResult(theta, SeedsHistory.of(histories), interrupted, np.array(diverged))
 
 
 def callback_list(callback: Any) -> list[Any]:
@@ -199,24 +183,6 @@ def callback_list(callback: Any) -> list[Any]:
     if callback is None:
         return []
     return list(callback) if isinstance(callback, Sequence) else [callback]
-
-
-@contextlib.contextmanager
-def _reporting(progress: bool | Reporter, title: str) -> Iterator[Reporter | None]:
-    if not isinstance(progress, bool):
-        yield progress
-    elif not progress:
-        yield None
-    else:
-        from nres.display import Display  # here, because rich is slow to import
-
-        with Display(title) as display:
-            yield display
-
-
-def _state(position: tuple, log: Log) -> TrainState:
-    _, optimizer_state, estimator_state = position
-    return TrainState(estimator_state, optimizer_state, *log.position())
 
 
 def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> None:
@@ -230,6 +196,19 @@ def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> N
         raise ValueError(
             "state belongs to another optimizer or to other parameters: its optimizer state is "
             f"{given[0]}, but this optimizer's is {own[0]}."
+        )
+
+
+def _check_alone(callbacks: list, state: Any) -> None:
+    """Raise a `ValueError` for arguments that belong to one run, if there are several seeds."""
+    if callbacks:
+        raise ValueError(
+            "callback follows one run and cannot be combined with seeds: leave it out, or call "
+            "train once per seed with key=jax.random.fold_in(key, seed) and a callback of its own."
+        )
+    if state is not None:
+        raise ValueError(
+            "state belongs to one run and cannot be combined with seeds: resume each run by itself."
         )
 
 
@@ -257,33 +236,3 @@ def _check_parts(
     for name, function in [("eval_fn", eval_fn), *(("callback", each) for each in callbacks)]:
         if not (callable(function) or (name == "eval_fn" and function is None)):
             raise TypeError(f"{name} must be a function, got {type(function).__name__}.")
-
-
-def _copy(tree: PyTree) -> PyTree:
-    def copy(leaf):
-        if isinstance(leaf, np.ndarray):
-            return leaf.copy()
-        return jnp.copy(leaf) if eqx.is_array(leaf) else leaf
-
-    return jax.tree.map(copy, tree)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C request an orderly end; the second interrupts as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals reach only the main thread
-        return
-    asked = False
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
-
-    def ask(signum, frame):
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,5 +1,6 @@
 """Updates: many in one call of compiled code, or one after another in Python."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import choose
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
-from nres.workers import Steps
+from nres.workers import Steps, worker_keys
 
 # Compiled code returns to Python after about this many seconds, and after at most this many
 # updates. Each return has a cost: on a CPU, temporary memory is allocated again.
@@ -49,9 +50,11 @@ _INTEGERS = (
 )
 
 Rows = dict[str, np.ndarray]
-"""The record of some updates: one column for each recorded number."""
+"""The record of some updates: one column for each recorded number, with axes (updates, seeds) if
+there are several seeds."""
 Position = tuple[Theta, PyTree, EstimatorState]
-"""Parameters, optimizer state and estimator state."""
+"""Parameters, optimizer state and estimator state; with an axis of seeds in front if there are
+several."""
 
 
 class Chunks:
@@ -97,29 +100,45 @@ class CompiledUpdates:
     """Many updates, or rounds that unlock the workers, in one call of compiled code.
 
     Updates and unlocking rounds are one program, which is compiled once: both mostly consist of
-    the same window.
+    the same window. Several seeds are one program, too, vectorised over the seeds.
 
     Args:
         estimator: The estimator.
         update: The optimizer's update, from `lift_update`.
         chunks: The grouping of updates into calls.
+        seeds: The number of seeds; `None` for one run without an axis of seeds.
     """
 
-    def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
-        self.estimator, self.update, self.chunks = estimator, update, chunks
+    def __init__(
+        self, estimator: Estimator, update: Lifted, chunks: Chunks, seeds: int | None = None
+    ):
+        self.estimator, self.update, self.chunks, self.seeds = estimator, update, chunks, seeds
         # While updating, no worker waits.
-        self.updating = (False, np.int32(0), np.zeros(estimator.workers, np.int32))
+        shape = (estimator.workers,) if seeds is None else (seeds, estimator.workers)
+        self.updating = (False, np.int32(0), np.zeros(shape, np.int32))
 
     def start(
         self, theta: Theta, optimizer_state: PyTree, key: Array, phase: Callable[[str], Any]
-    ) -> tuple[Position, Steps]:
-        """Compile, run the workers to their starting points, and return the steps that took."""
-        state, offset = starting_points(self.estimator, theta, key)
+    ) -> tuple[Position, Steps | list[Steps]]:
+        """Compile, run the workers to their starting points, and return the steps that took.
+
+        With several seeds, `theta` and `optimizer_state` are those of one, and the steps are a
+        list. The key of seed i is `jax.random.fold_in(key, i)`.
+        """
+        if self.seeds is None:
+            state, offset = starting_points(self.estimator, theta, key)
+        else:
+            keys = worker_keys(key, self.seeds)
+            begin = (self.estimator, theta, optimizer_state, keys)
+            theta, optimizer_state, state, offset = _starting_points_of_seeds(*begin)
         position = self.compile((theta, optimizer_state, state), 0)
-        if self.estimator.windows == 1:
-            return position, Steps(0, 0)
-        phase("unlocking")
-        return self._unlock(np.asarray(offset), position)
+        steps = np.zeros((2, *offset.shape[:-1]), np.int64)
+        if self.estimator.windows > 1:
+            phase("unlocking")
+            position, steps = self._unlock(np.asarray(offset), position)
+        if self.seeds is None:
+            return position, Steps(*steps.tolist())
+        return position, [Steps(*pair) for pair in steps.T.tolist()]
 
     def compile(self, position: Position, update: int) -> Position:
         """Compile everything that a run from this update on needs."""
@@ -127,30 +146,48 @@ class CompiledUpdates:
             position, *_ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
         return position
 
-    def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
-        """Make about `size` updates, and at least one."""
+    def advance(
+        self, position: Position, update: int, size: int, stopped: np.ndarray | None = None
+    ) -> tuple[Position, Rows]:
+        """Make about `size` updates, and at least one.
+
+        Args:
+            position: The position, whose memory is used for the result.
+            update: The number of updates made so far.
+            size: The number of updates to make.
+            stopped: The seeds whose parameters stay as they are; `None` for one run.
+        """
         bundle, most = self.chunks.next(update)
         bundles = max(1, min(size, most) // bundle)
-        arguments = self._arguments(bundles, bundle)
+        arguments = self._arguments(bundles, bundle, stopped=stopped)
         position, floats, integers = _compiled_updates(arguments, position)
         count = bundles * bundle
         return position, named_rows(self.estimator, count, floats, integers)
 
-    def _arguments(self, bundles: int, bundle: int, unlocking: Any = None) -> tuple:
+    def _arguments(
+        self, bundles: int, bundle: int, unlocking: Any = None, stopped: np.ndarray | None = None
+    ) -> tuple:
         given = None
         if self.estimator.windows > 1:
             given = self.estimator.placement.replicate(unlocking or self.updating)
-        return self.estimator, self.update, jnp.asarray(bundles), bundle, given
+        if self.seeds is not None:
+            stopped = np.zeros(self.seeds, bool) if stopped is None else stopped
+            stopped = self.estimator.placement.replicate(stopped)
+        return self.estimator, self.update, jnp.asarray(bundles), bundle, given, stopped
 
-    def _unlock(self, offset: np.ndarray, position: Position) -> tuple[Position, Steps]:
-        """Run each worker `offset` windows to its starting point; return the steps that took."""
+    def _unlock(self, offset: np.ndarray, position: Position) -> tuple[Position, np.ndarray]:
+        """Run each worker `offset` windows to its starting point; return the steps that took.
+
+        The steps are an array of total and sequential steps, with an axis of seeds at its end if
+        there are several.
+        """
         estimator, most = self.estimator, int(offset.max())
         sizes = sorted(self.chunks.bundles(0)) or [1]
         bundle = max([size for size in sizes if size <= most] or sizes[:1])
         # Workers start late and arrive together, so the first rounds may be empty.
         rounds = -(-most // bundle) * bundle
         bound = estimator.most_steps
-        steps, done, size = Steps(0, 0), 0, 1
+        steps, done, size = np.zeros((2, *offset.shape[:-1]), np.int64), 0, 1
         while done < rounds:
             began = time.perf_counter()
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
@@ -160,26 +197,24 @@ class CompiledUpdates:
             count *= bundle
             rows = named_rows(estimator, count, floats, integers)
             # In almost empty rounds this number is large and needs all 32 bits, without a sign.
-            unused = (
-                rows[name].astype(np.uint32) for name in ("unused_total", "unused_sequential")
-            )
-            spent = (
-                count * b - int(u.sum(dtype=np.int64)) for b, u in zip(bound, unused, strict=True)
-            )
-            steps = Steps(*(s + more for s, more in zip(steps, spent, strict=True)))
+            unused = [
+                rows[name].astype(np.uint32).sum(axis=0, dtype=np.int64)
+                for name in ("unused_total", "unused_sequential")
+            ]
+            steps += np.stack([count * b - u for b, u in zip(bound, unused, strict=True)])
             done += count
             size = next_size(count, time.perf_counter() - began)
             size, _ = multihost.agree_on(size, False)  # the clocks of the processes differ
         if steps_are_known(estimator, position[2]):
-            windows = Steps(estimator.members * int(offset.sum(dtype=np.int64)), most)
-            steps = Steps(*(estimator.window * count for count in windows))
+            total, longest = offset.sum(axis=-1, dtype=np.int64), offset.max(axis=-1)
+            steps = estimator.window * np.stack([estimator.members * total, longest])
         return position, steps
 
 
 class LoopedUpdates:
     """Updates one after another, for a pool or a placement that JAX cannot trace."""
 
-    def __init__(self, estimator: Estimator, update: Lifted, chunks: Chunks):
+    def __init__(self, estimator: Estimator, update: Lifted):
         self.estimator, self.update = estimator, update
 
     def start(
@@ -192,7 +227,9 @@ class LoopedUpdates:
     def compile(self, position: Position, update: int) -> Position:
         return position
 
-    def advance(self, position: Position, update: int, size: int) -> tuple[Position, Rows]:
+    def advance(
+        self, position: Position, update: int, size: int, stopped: np.ndarray | None = None
+    ) -> tuple[Position, Rows]:
         theta, optimizer_state, state = position
         estimate = compute_estimate(self.estimator, theta, state)
         # Compiled code gets only what the update reads: a simulator's state stays outside.
@@ -204,11 +241,12 @@ class LoopedUpdates:
 
 
 def updates_of(
-    estimator: Estimator, update: Lifted, chunks: Chunks
+    estimator: Estimator, update: Lifted, chunks: Chunks, seeds: int | None = None
 ) -> CompiledUpdates | LoopedUpdates:
-    """Choose between compiled and looped updates."""
-    kind: Any = choose(estimator, CompiledUpdates, LoopedUpdates)
-    return kind(estimator, update, chunks)
+    """Choose between compiled and looped updates; several seeds need compiled ones."""
+    compiled = functools.partial(CompiledUpdates, chunks=chunks, seeds=seeds)
+    kind: Any = choose(estimator, compiled, LoopedUpdates)
+    return kind(estimator, update)
 
 
 def next_size(count: int, elapsed: float) -> int:
@@ -216,21 +254,40 @@ def next_size(count: int, elapsed: float) -> int:
     return int(min(DISPATCH_UPDATES, count * DISPATCH_SECONDS / max(elapsed, 1e-9)))
 
 
+@eqx.filter_jit
+def _starting_points_of_seeds(estimator, theta, optimizer_state, keys):
+    """Return the position of every seed at its start, and its `starting_points`."""
+
+    def one_seed(key):
+        return theta, optimizer_state, *starting_points(estimator, theta, key)
+
+    return jax.vmap(one_seed)(keys)
+
+
 @eqx.filter_jit(donate="all-except-first")
 def _compiled_updates(arguments, position):
-    estimator, update, bundles, bundle, unlocking = arguments
+    estimator, update, bundles, bundle, unlocking, stopped = arguments
+    run = functools.partial(_run_updates, estimator, update, bundles, bundle)
+    if stopped is None:
+        return run(unlocking, None, position)
+    # Seeds differ in their positions, and in the rounds for which their workers wait.
+    axes = (None if unlocking is None else (None, None, 0), 0, 0)
+    return jax.vmap(run, in_axes=axes, out_axes=(0, 1, 1))(unlocking, stopped, position)
 
+
+def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, position):
     def one_update(i, loop):
         (theta, optimizer_state, state), floats, integers = loop
-        now = None
+        now, frozen = None, stopped
         if unlocking is not None:
             on, first, delay = unlocking
             counts = not steps_are_known(estimator, state)
             now = Unlocking(on, first + i >= delay, counts)
+            frozen = on if stopped is None else on | stopped
         estimate = compute_estimate(estimator, theta, state, now)
         after = update(estimate.grad, optimizer_state, theta, estimate.loss.astype(float))
-        if now is not None:
-            keep = lambda old, new: jnp.where(now.on, old, new)  # noqa: E731
+        if frozen is not None:
+            keep = lambda old, new: jnp.where(frozen, old, new)  # noqa: E731
             after = jax.tree.map(keep, (theta, optimizer_state), after)
         more_floats, more_integers = _report(*_reported(estimate))
         floats, integers = floats.at[i].set(more_floats), integers.at[i].set(more_integers)
@@ -293,6 +350,6 @@ def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
 def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> Rows:
     """Return the recorded numbers of the first `count` updates, by name."""
     names = (*_INTEGERS, *estimator.placement.reports)
-    floats, integers = np.asarray(floats)[:count], np.asarray(integers)[:count]
-    columns = dict(zip(_FLOATS, floats.T, strict=True))
-    return columns | dict(zip(names, integers.T, strict=True))
+    floats, integers = (np.moveaxis(np.asarray(x)[:count], -1, 0) for x in (floats, integers))
+    columns = dict(zip(_FLOATS, floats, strict=True))
+    return columns | dict(zip(names, integers, strict=True))

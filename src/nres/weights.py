@@ -40,8 +40,8 @@ def named_arrays(theta: Theta) -> dict[str, np.ndarray]:
     return {f"theta{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
-def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
-    """Write parameters to an `.npz` file, which `load_theta` and `nres train --from` read.
+def save(path: str | Path, theta: Theta, **more: Any) -> None:
+    """Write parameters to an `.npz` file, which `nres.load` and `nres train --from` read.
 
     Args:
         path: The file. Its name must end in `.npz`; an existing file is replaced.
@@ -53,8 +53,8 @@ def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
 
     Example:
         ```python
-        nres.save_theta("mine.npz", result.theta)
-        theta = nres.load_theta("mine.npz", like=system.initial_theta(key))
+        nres.save("mine.npz", result.theta)
+        theta = nres.load("mine.npz", like=system.initial_theta(key))
         ```
     """
     path = Path(path)
@@ -65,8 +65,8 @@ def save_theta(path: str | Path, theta: Theta, **more: Any) -> None:
         np.savez(partial, **arrays)
 
 
-def load_theta(path: str | Path, like: PyTree, *, follow: bool = True) -> Theta:
-    """Read parameters from an `.npz` file of `save_theta`, `nres export` or `numpy.savez`.
+def load(path: str | Path, like: PyTree, *, follow: bool = True) -> Theta:
+    """Read parameters from an `.npz` file of `nres.save`, `nres export` or `numpy.savez`.
 
     Args:
         path: The file. Nothing in it is executed.

@@ -148,6 +148,18 @@ def run_comparison(
     chosen = _seeds(comparison, 1 if quick else seeds)
     names = [name for name in comparison.runs if not only or name in only]
     rates = comparison.rates[:1] if quick else comparison.rates
+    only_planned = seeds is None
+
+    def seeds_of(name: str) -> tuple[int, ...]:
+        return chosen[: comparison.runs[name].seeds if only_planned else None]
+
+    planned_seeds = sorted({seed for name in names for seed in seeds_of(name)})
+    for seed in only_seeds:
+        if seed not in planned_seeds:
+            raise SettingsError(
+                f"--seed {seed} is not a seed of {', '.join(names)}. Choose among "
+                f"{', '.join(map(str, planned_seeds))}."
+            )
     file = folder / "metrics.jsonl"
     known = read_runs(file)
     for run in known:
@@ -161,26 +173,30 @@ def run_comparison(
         wanted = [run for run in shared if run.settings.seed in chosen]
         known += [run for run in wanted if _fits(comparison, run, quick)]
 
-    def plan(seeds: Sequence[int], rates: Mapping[str, Sequence[str | None]]) -> _Plan:
+    def plan(count: int | None, rates: Mapping[str, Sequence[str | None]]) -> _Plan:
         return [
             (name, planned(comparison, name, seed, quick, rate))
             for name in names
             for rate in rates.get(name, ())
-            for seed in seeds[: comparison.runs[name].seeds if only_planned else None]
+            for seed in seeds_of(name)[:count]
             if not only_seeds or seed in only_seeds
         ]
 
-    only_planned = seeds is None
     if rates:
-        first = plan(chosen[:1], dict.fromkeys(names, rates))
+        first = plan(1, dict.fromkeys(names, rates))
         _build(first, known)
         tried = carry_out(first, folder, known, finished, say)
         known += [run for run in tried if not _among(run, known)]
         there = {run.name for run in known if run.settings.seed == chosen[0]}
         best = {name: [best_rate(comparison, name, known)] for name in names if name in there}
-        rest = plan(chosen, best)
+        if not best:
+            raise SettingsError(
+                f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
+                f"seed {chosen[0]} chooses: begin with --seed {chosen[0]}."
+            )
+        rest = plan(None, best)
     else:
-        rest = plan(chosen, dict.fromkeys(names, (None,)))
+        rest = plan(None, dict.fromkeys(names, (None,)))
         _build(rest, known)
     carry_out(rest, folder, known, finished, say)
     if known:

@@ -88,8 +88,17 @@ class PaperFigure:
 
     def fingerprint(self) -> str:
         """Return a digest of the plan, which tells results with other settings apart."""
-        text = json.dumps(self.plan(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        plan = json.loads(json.dumps(self.plan()), object_hook=_without_later)
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# Settings that are younger than some results, with the values that mean the same as their absence.
+_LATER: Mapping[str, Any] = {"warmup": None, "clip": None, "stop_after": None}
+
+
+def _without_later(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out later settings that have no effect, so that older results still count."""
+    return {k: v for k, v in values.items() if k not in _LATER or v != _LATER[k]}
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:

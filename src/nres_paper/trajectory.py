@@ -41,9 +41,8 @@ def pes_settings(system: str, quick: bool = False) -> Settings:
 def pes_trajectory(context: Context, system: str) -> Trajectory:
     """Train with PES, or read the trajectory that this or another figure has stored."""
     settings = pes_settings(system, context.quick)
-    about = settings.to_json()
     for file in sorted(context.folder.parent.glob(f"*/{FILE}")):
-        found = _read(file, about)
+        found = _read(file, settings)
         if found is not None:
             return found
     context.say("training with PES")
@@ -52,13 +51,15 @@ def pes_trajectory(context: Context, system: str) -> Trajectory:
     # The paper does not measure at the initial parameters.
     thetas = {u: np.asarray(theta) for u, theta in run.trajectory().items() if u}
     lists = {str(update): theta.tolist() for update, theta in thetas.items()}
-    write_json(context.folder / FILE, {"settings": about, "seconds": seconds, "thetas": lists})
+    about = {"settings": settings.to_json(), "seconds": seconds}
+    write_json(context.folder / FILE, about | {"thetas": lists})
     return Trajectory(thetas, seconds)
 
 
-def _read(file: Path, about: dict[str, Any]) -> Trajectory | None:
+def _read(file: Path, settings: Settings) -> Trajectory | None:
     stored = json.loads(file.read_text(encoding="utf-8"))
-    if stored["settings"] != about:
+    # Not compared as JSON, since an earlier version may have had fewer settings.
+    if Settings.from_json(stored["settings"]) != settings:
         return None
     thetas = {int(u): np.array(theta, np.float32) for u, theta in stored["thetas"].items()}
     return Trajectory(thetas, stored["seconds"])

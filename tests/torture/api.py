@@ -201,4 +201,4 @@ def _file(chance: Random) -> str:
         made = chance.choice(ODD)
     if chance.random() < 0.3:
         return f"nres.load_optimizer({made})"
-    return f"nres.load_theta({made}, {_mostly(chance, 'THETA', THETAS, 0.8)})"
+    return f"nres.load({made}, {_mostly(chance, 'THETA', THETAS, 0.8)})"

@@ -31,6 +31,8 @@ FLOATS = [
     ",",
     ":",
 ]
+COSINES = ["cosine:0.1:0", "cosine:0.1:0:3", "cosine", "cosine:", "cosine:0:1", "cosine:1:nan"]
+COSINES += ["cosine:1:0:0", "cosine:1:0:" + "9" * 30, "cosine:1e400:0", "cosine:1:0:²", "warmup:1"]
 TEXTS = ["", " ", "ü☃", "[/x]", "[bold]x", "\x1b[31mx", "a\nb", "..", "/dev/null", "/proc/x", "~"]
 TEXTS += [
     "x" * 300,
@@ -46,6 +48,7 @@ TEXTS += [
     "'",
 ]
 PATHS = [*TEXTS, "fresh", "new/er", "x.png", "x.npz", "x.gif", "x.html", "x.pdf", "x.svg", ".png"]
+PATHS += ["x.mp4"]
 SETS = ["horizon=-1", "horizon=1e9", "horizon=abc", "horizon=", "=1", "horizon", "horizon=12.5"]
 SETS += ["test_episodes=0", "nonsense=1", "horizon=null", "horizon=[1]", "horizon=" + "9" * 30]
 SETS += ["horizon=NaN", "horizon=1e999", 'horizon="40"', "horizon=" + "[" * 5000, "horizon=true"]
@@ -131,9 +134,14 @@ COMMANDS = {
             "--period": NUMBERS,
             "--noise": ["keep", "regenerate", *TEXTS],
             "--optimizer": OPTIMIZERS,
-            "--lr": NUMBERS + FLOATS,
+            "--lr": NUMBERS + FLOATS + COSINES,
+            "--warmup": NUMBERS,
+            "--clip": NUMBERS + FLOATS,
+            "--stop-after": NUMBERS,
+            "--config": [*RUNS, *PATHS, "x.yaml", "x.toml", "/dev/zero.json"],
             "--updates": NUMBERS,
             "--seed": NUMBERS,
+            "--seeds": ["0", "-1", "x", "2", "1" + "0" * 40, "nan"],
             "--start-seed": NUMBERS,
             "--from": RUNS,
             "--out": PATHS,
@@ -177,7 +185,9 @@ COMMANDS = {
             "--workers": WORKERS,
             "--sigma": NUMBERS + FLOATS,
             "--optimizer": OPTIMIZERS,
-            "--lr": NUMBERS + FLOATS,
+            "--lr": NUMBERS + FLOATS + COSINES,
+            "--warmup": NUMBERS,
+            "--clip": NUMBERS + FLOATS,
             "--level": NUMBERS,
             "--out": PATHS,
             "--set": SETS,
@@ -221,6 +231,7 @@ COMMANDS = {
             "--devices": NUMBERS,
             "--actors": NUMBERS,
             "--ray": ["none", "", "x y"],
+            "--stop-after": NUMBERS,
             "--fresh-episodes": None,
             "--trust-code": None,
             "--tensorboard": None,
@@ -234,7 +245,14 @@ COMMANDS = {
     "render": (
         RUN,
         [],
-        {"--out": PATHS, "--steps": NUMBERS, "--every": NUMBERS, "--seed": NUMBERS, "--best": None},
+        {
+            "--out": PATHS,
+            "--steps": NUMBERS,
+            "--every": NUMBERS,
+            "--size": ["8x8", "9x9", "0x8", "x", "8x", "8x8x8", "8X8", "²x8", "1e1x8", *NUMBERS],
+            "--seed": NUMBERS,
+            "--best": None,
+        },
     ),
     "export": (RUN, [], {"--out": PATHS, "--best": None}),
     "reproduce": (

@@ -151,7 +151,8 @@ def _updates(
         return ENDLESS
     if budget_steps is None:
         return updates
-    estimator = build(resolve(system, method, eval_every=1, **own)).estimator
+    # Many updates, so that any warm-up fits: their number is not known yet.
+    estimator = build(resolve(system, method, eval_every=1, updates=ENDLESS, **own)).estimator
     each = estimator.members * estimator.workers * estimator.window
     if budget_steps < each:
         raise SettingsError(

@@ -15,12 +15,13 @@ from nres.cli.options import Seed
 from nres.display import Display
 from nres.figures import DISPLAY_NAMES, lorenz_paths
 from nres.files import write_json
+from nres.results import TrainResult
 from nres.runs import build, resolve
 from nres.runs.components import EVAL_KEY
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY
 from nres.systems import Lorenz
-from nres.training import TrainResult, train
+from nres.training import train
 
 
 @explained

@@ -8,7 +8,7 @@ A package declares a command in its `pyproject.toml`:
 The function is a typer command. nres imports it when somebody calls it or asks for `nres --help`.
 """
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
@@ -37,7 +37,8 @@ class Commands(Group):
         if cmd_name not in self.commands:
             self._discover()
         command: Any = self.commands.get(cmd_name)
-        if isinstance(command, EntryPoint):
+        # An entry point, of importlib or of the backport that other packages put in its place.
+        if hasattr(command, "load"):
             command = self.commands[cmd_name] = _load(command)
         if command is None and cmd_name in INCLUDED:
             package = INCLUDED[cmd_name]
@@ -55,7 +56,7 @@ class Commands(Group):
             commands.setdefault(point.name, point)
 
 
-def _load(point: EntryPoint) -> Any:
+def _load(point: Any) -> Any:
     """Import a command; if that fails, return one that says why, so that the others work."""
     app = typer.Typer(add_completion=False)
     try:

@@ -67,7 +67,8 @@ def show(run: RunFolder) -> None:
         described = value.items() if isinstance(value, dict) else ()
         metadata[name] = ", ".join(f"{k} {v}" for k, v in described)
     done = int(metrics["update"][-1]) if len(metrics["update"]) else 0
-    metadata["updates made"] = f"{done:,} of {opened.settings.updates:,}"
+    ended = "" if opened.ended_early is None else f", {opened.ended_early}"
+    metadata["updates made"] = f"{done:,} of {opened.settings.updates:,}{ended}"
     if done:
         metadata["seconds"] = f"{metrics['seconds'][-1]:.1f}"
         metadata["unroll steps"] = f"{metrics['total_steps'][-1]:.3e}"

@@ -41,14 +41,11 @@ def _starting_with(names: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-System = Annotated[
-    str,
-    typer.Argument(
-        help=DECLARATIONS["system"].help,
-        metavar="SYSTEM",
-        autocompletion=_starting_with(SYSTEMS),
-    ),
-]
+_SYSTEM = typer.Argument(
+    help=DECLARATIONS["system"].help, metavar="SYSTEM", autocompletion=_starting_with(SYSTEMS)
+)
+System = Annotated[str, _SYSTEM]
+OptionalSystem = Annotated[str | None, _SYSTEM]
 Method = Annotated[
     str,
     typer.Option(
@@ -77,8 +74,8 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run the code of the system that the folder names, even if you have not named it "
-        "on this machine.",
+        help="Run the code of the system, and use the Ray cluster, that the folder or file names, "
+        "even if you have not named them on this machine.",
         rich_help_panel=EVERYDAY,
     ),
 ]
@@ -171,6 +168,20 @@ def setting_option(name: str, default_text: str | None = None) -> inspect.Parame
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default_of(name), annotation=annotation
     )
+
+
+def given_by_user(context: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that the user gave, without defaults.
+
+    Args:
+        context: The context of the command.
+        values: Values of its parameters, by name.
+    """
+    sources = {name: context.get_parameter_source(name) for name in values}
+    default = {
+        name for name, source in sources.items() if source is None or "DEFAULT" in source.name
+    }
+    return {name: value for name, value in values.items() if name not in default}
 
 
 def system_options(

@@ -1,12 +1,16 @@
 """Summaries of a run: its outcome and its losses."""
 
+import collections
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from nres.cli.console import say
 from nres.runs import Outcome, Run
+from nres.seeds import mean_and_spread
 
 # The columns of the training loss, with the noise of the method, and of the loss of `theta`.
 TRAINING_LOSS, LOSS = "loss", "eval/loss"
@@ -18,7 +22,7 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     state, history = result.state, result.history
     made = f"{state.update:,} of {run.settings.updates:,} updates"
     if not len(history.update):
-        say(f"{made}: the run was complete already.", console)
+        say(made if outcome.stopped_early else f"{made}: the run was complete already.", console)
     else:
         seconds = float(history.seconds[-1]) - history.began
         rate = len(history.update) / seconds if seconds else 0.0
@@ -36,8 +40,51 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
+    if outcome.stopped_early:
+        say(
+            f"Stopped early: no improvement in {run.settings.stop_after} evaluations. To go on, "
+            f"give a larger number: nres resume {run.path} --stop-after ...",
+            console,
+        )
     if outcome.unfinished and not outcome.diverged:
         say(f"Interrupted. Resume with: nres resume {run.path}", console)
+
+
+def tell_seeds(console: Console, runs: Sequence[Run], folder: Path) -> None:
+    """Print the mean and the spread of the losses of runs that differ only in their seed.
+
+    Args:
+        console: The console to print to.
+        runs: The runs.
+        folder: The folder that contains them.
+    """
+    columns = [run.metrics for run in runs]
+    made = [int(max(each["update"], default=0)) for each in columns]
+    say(f"{_seeds_and_updates(runs, made)}:", console)
+    evaluated = [name for name in columns[0] if name.startswith("eval/")]
+    noise = " (with noise)" if runs[0].settings.sigma is not None else ""
+    labels = {TRAINING_LOSS: f"training loss{noise}", LOSS: "loss (without noise)"}
+    for name in (TRAINING_LOSS, *evaluated):
+        known = [each[name][np.isfinite(each[name])] for each in columns if name in each]
+        ends = np.array([(one[0], one[-1], one.min()) for one in known if one.size])
+        if not len(ends):
+            continue
+        first, last, best = (mean_and_spread(values, digits=5) for values in ends.T)
+        line = f"{labels.get(name, name.removeprefix('eval/'))}: {first} → {last}"
+        say(line + f", best {best}" * (name in evaluated[:1]), console)
+    say(f"Runs: {folder}", console)
+    say(f"Compare the seeds on one page: nres report {folder}", console)
+
+
+def _seeds_and_updates(runs: Sequence[Run], made: Sequence[int]) -> str:
+    """Describe the number of seeds, the range of updates made, and the runs that ended early."""
+    fewest, most = f"{min(made):,}", f"{max(made):,}"
+    updates = most if fewest == most else f"{fewest} to {most}"
+    reasons = collections.Counter(run.ended_early for run in runs if run.ended_early is not None)
+    early = "".join(f", {count} {reason}" for reason, count in reasons.items())
+    if len(runs) == 1:
+        return f"1 seed, {updates} updates{early}"
+    return f"{len(runs)} seeds, {updates} updates each{early}, mean ± deviation"
 
 
 def losses(run: Run, made: int | None = None) -> list[str]:

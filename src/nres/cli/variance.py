@@ -28,7 +28,7 @@ from nres.runs.folder import device, versions
 from nres.runs.names import full_name
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY
-from nres.runs.trust import remember
+from nres.runs.trust import foreign_code, remember
 from nres.system import Theta
 from nres.variance import Row, sweep_along
 from nres.variance import advise as advise_on
@@ -134,22 +134,19 @@ def variance(
     folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
-    try:
-        with _bar(console, "variance", quiet) as bar:
-            rows = sweep_along(
-                pool,
-                trajectory,
-                jax.random.key(seed),
-                {},
-                lambda update, table: found.update({update: table}),
-                sigmas=[scale],
-                windows=[w],
-                periods=chosen,
-                samples=many,
-                callback=lambda fraction: bar((len(found) + fraction) / len(trajectory)),
-            )
-    except ValueError as error:
-        raise SettingsError(f"{system}: {error}") from error
+    with _measuring(system, folder, out is None), _bar(console, "variance", quiet) as bar:
+        rows = sweep_along(
+            pool,
+            trajectory,
+            jax.random.key(seed),
+            {},
+            lambda update, table: found.update({update: table}),
+            sigmas=[scale],
+            windows=[w],
+            periods=chosen,
+            samples=many,
+            callback=lambda fraction: bar((len(found) + fraction) / len(trajectory)),
+        )
     result = {
         "command": ["nres", *sys.argv[1:]],
         "system": settings.system,
@@ -233,12 +230,9 @@ def advise(
     budget = Steps(int(total_steps), int(sequential_steps))
     extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
     folder = _writable(out or new_path(system, "advice"))
-    try:
-        with _bar(console, "measuring", quiet) as bar:
-            key = jax.random.key(seed)
-            advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
-    except ValueError as error:
-        raise SettingsError(f"{system}: {error}") from error
+    with _measuring(system, folder, out is None), _bar(console, "measuring", quiet) as bar:
+        key = jax.random.key(seed)
+        advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
     advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
     recommended = {
         "method": advice.method.lower(),
@@ -290,7 +284,7 @@ def _measured(
         if (its := opened.settings.system) != named:
             raise SettingsError(f"{run} is a run of {its}, not of {system}.")
         # The command names the code of the run, but not the modules that its options might import.
-        remember(named, {})
+        remember(foreign_code(named, {}))
         if options:
             raise SettingsError(
                 "--set, --policy and --data-dir cannot change the system of a run: leave them out."
@@ -318,6 +312,19 @@ def _writable(folder: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise SettingsError(f"{folder} is not writable: choose another folder with --out.")
     return folder
+
+
+@contextmanager
+def _measuring(system: str, folder: Path, created: bool) -> Iterator[None]:
+    """Explain what a measurement refuses; if it fails, remove the folder that nres created."""
+    try:
+        yield
+    except BaseException as error:
+        if created and not any(folder.iterdir()):
+            folder.rmdir()
+        if isinstance(error, ValueError):
+            raise SettingsError(f"{system}: {error}") from error
+        raise
 
 
 def _first(sigma: str | None) -> float:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
-from nres.checks import array_bytes, as_key, check_memory, memory, whole_number
+from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
@@ -29,28 +29,6 @@ _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
 
 # The default placement.
 LOCAL = Local()
-
-
-def check_fits(window: int, horizon: int) -> None:
-    """Raise a `ValueError` if the window is longer than an episode."""
-    if whole_number("window", window) > horizon:
-        raise ValueError(
-            f"window must be at most the horizon, got window={window} and horizon={horizon}."
-        )
-
-
-def as_period(period: int | Int[Array, ""]) -> Int[Array, ""]:
-    """Convert a period to an array, so that it is not compiled in as a constant."""
-    traced = isinstance(period, jax.core.Tracer)
-    return jnp.asarray(period if traced else whole_number("period", period))
-
-
-def check_period(period: int | Int[Array, ""], window: int) -> None:
-    """Raise a `ValueError` if no window starts where a period ends."""
-    if not isinstance(period, jax.core.Tracer) and int(period) % window:
-        raise ValueError(
-            f"period must be a multiple of the window, got period={period} and window={window}."
-        )
 
 
 class Estimator(eqx.Module):
@@ -158,6 +136,11 @@ class Estimator(eqx.Module):
         """True if JAX can trace a whole estimate."""
         return self.placement.can_trace(self.pool)
 
+    @property
+    def vectorisable(self) -> bool:
+        """True if JAX can run several seeds in one program."""
+        return self.traceable and self.placement.vectorises
+
     def at(self, update: Int[Array, ""]) -> "Estimator":
         """Return the estimator with its schedules evaluated at an update."""
         return self
@@ -221,27 +204,34 @@ class Estimator(eqx.Module):
         theta = self.check(theta)
         return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
-    def check(self, theta: PyTree) -> Theta:
-        """Return `theta` as arrays; raise an error if it does not fit the pool or the memory."""
+    def check(self, theta: PyTree, seeds: int = 1) -> Theta:
+        """Return `theta` as arrays; raise an error if it does not fit the pool or the memory.
+
+        Args:
+            theta: The parameters.
+            seeds: The number of seeds that are in memory at the same time.
+        """
         theta = as_theta(theta)
         check_finite(theta)
         self.pool.check(theta)
-        self._check_memory(theta)
+        self._check_memory(theta, seeds)
         return theta
 
-    def _check_memory(self, theta: Theta) -> None:
+    def _check_memory(self, theta: Theta, seeds: int) -> None:
         """Raise a `MemoryError` if the workers' carry does not fit into memory."""
         needed, what = self.workers * _WORKER_BYTES, f"{self.workers:,} workers"
+        if seeds > 1:
+            what = f"{seeds:,} seeds of {what}"
         if not self.traceable:
             check_memory(needed + self.workers * self.members * _SIMULATION_BYTES, what)
             return
         lane = array_bytes(theta) + array_bytes(state_shapes(self.pool, theta))
         # An upper bound that includes tangents; the exact size takes longer to compute.
-        if 3 * self.workers * self.members * lane < (memory() or math.inf):
+        if 3 * seeds * self.workers * self.members * lane < (memory() or math.inf):
             return
         begin = functools.partial(blank_state, self)
         carried = array_bytes(jax.eval_shape(begin, theta, jax.random.key(0)))
-        check_memory((needed + carried) // self.placement.multiple, what)
+        check_memory(seeds * (needed + carried) // self.placement.multiple, what)
 
     def estimate(self, theta: PyTree, state: EstimatorState) -> Estimate:
         """Compute one gradient estimate at `theta`, from one window of every worker.

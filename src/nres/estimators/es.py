@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from jaxtyping import Array, Int
 
-from nres.estimators.base import LOCAL, as_period, check_period
+from nres.checks import as_period, check_period
+from nres.estimators.base import LOCAL
 from nres.estimators.evolution import GAUSSIAN, EvolutionStrategy, OnlineStrategy, Sigma
 from nres.noise import Noise
 from nres.placement import Placement

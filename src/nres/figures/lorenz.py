@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from nres.evaluation import evaluate
 from nres.figures.style import COLOURS, line_style
 from nres.files import save_figure
+from nres.results import TrainResult
 from nres.systems import Lorenz
-from nres.training import TrainResult
 
 # Black lines have to stand out everywhere, so the surface is never darker than grey.
 _PALE = ListedColormap(colormaps["Greys"](np.linspace(0, 0.6, 256)))

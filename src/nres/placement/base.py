@@ -55,6 +55,9 @@ class Placement(abc.ABC):
     multiple: int = 1
     """The number of workers must be a multiple of this."""
 
+    vectorises: bool = False
+    """True if `jax.vmap` can turn a traced window of one run into a window of several runs."""
+
     @abc.abstractmethod
     def can_trace(self, pool: Pool) -> bool:
         """Return true if JAX can trace a window of this pool on this placement."""

@@ -10,6 +10,8 @@ from nres.placement.base import Placement, WindowOutcome
 class Local(Placement):
     """All workers in this process, on one device. This is the default."""
 
+    vectorises = True
+
     def can_trace(self, pool):
         return pool.traceable
 

@@ -126,8 +126,8 @@ class Pool(abc.ABC):
     """The number of unroll steps that `metrics` takes; `None` if unknown."""
 
     film: ClassVar[Callable[..., "Film"] | None] = None
-    """`film(theta, seed, *, steps, every)` draws an episode at `theta`, one frame every so many
-    steps; `None` if the pool cannot be drawn."""
+    """`film(theta, seed, *, steps, every, size)` draws an episode at `theta`, one frame of
+    (width, height) pixels every so many steps; `None` if the pool cannot be drawn."""
 
     one_processor_options: ClassVar[Mapping[str, Any]] = {}
     """Constructor arguments for a pool that may use only one processor, for example in an actor."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nres.figures import COLOURS, DASHED, DISPLAY_NAMES
-from nres.files import finite, read_plain, replacing
+from nres.files import finite, read_plain, write_text
 from nres.report.summary import by_method, default_title, level_tables, log_axes, subtitle
 from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
@@ -101,8 +101,7 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str | None = None)
         before, _, after = page.partition(mark)
         page = before + text + after
     out = Path(out)
-    with replacing(out) as partial:
-        partial.write_text(page, encoding="utf-8")
+    write_text(out, page)
     return out
 
 
@@ -139,6 +138,7 @@ def _describe(run: Run, name: str, metrics: dict[str, np.ndarray]) -> dict[str, 
         "settings": {k: v for k, v in settings.to_json().items() if v not in (None, {})},
         "environment": {
             "started": run.config.get("created"),
+            "ended early": run.ended_early,
             "device": run.config.get("device"),
             "versions": run.config.get("versions"),
             "git": run.config.get("git"),

@@ -64,8 +64,8 @@ function tables() {
   const longest = Math.min(26, Math.max(...runs.map((run) => run.name.length)));
   document.documentElement.style.setProperty("--name", `${longest}ch`);
   compare(byId("settings"), runs.map((run) => run.settings));
-  compare(byId("environment"), runs.map(({ environment: { started, device, versions, git } }) => ({
-    started, ...device, ...versions, commit: git?.commit, "uncommitted changes": git?.changed,
+  compare(byId("environment"), runs.map(({ environment: { device, versions, git, ...times } }) => ({
+    ...times, ...device, ...versions, commit: git?.commit, "uncommitted changes": git?.changed,
   })));
 }
 

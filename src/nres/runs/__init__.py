@@ -16,6 +16,7 @@ from nres.runs.components import build as build
 from nres.runs.defaults import resolve as resolve
 from nres.runs.execution import Outcome as Outcome
 from nres.runs.execution import execute as execute
+from nres.runs.files import read_settings as read_settings
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
 from nres.runs.folder import device as device

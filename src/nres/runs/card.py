@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from nres.files import replacing
+from nres.files import write_text
 from nres.runs.folder import Run
 from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
@@ -29,8 +29,7 @@ def write_optimizer(
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     save_optimizer(out, system.optimizer, theta, about)
     card = out.with_suffix(".md")
-    with replacing(card) as partial:
-        partial.write_text(_card(run, system, updates, theta, out.name), encoding="utf-8")
+    write_text(card, _card(run, system, updates, theta, out.name))
     return out, card
 
 
@@ -79,7 +78,9 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
     lines += ["", "## Settings", ""]
-    fields = ("method", "workers", "window", "sigma", "optimizer", "lr", "seed")
-    lines += [f"- {field}: {getattr(settings, field)}" for field in fields]
+    used = settings.to_json()
+    fields = ["method", "workers", "window", "sigma", "optimizer", "lr", "seed"]
+    fields += [field for field in ("warmup", "clip") if used[field] is not None]
+    lines += [f"- {field}: {used[field]}" for field in fields]
     versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())
     return "\n".join([*lines, f"- versions: {versions}", ""])

@@ -15,6 +15,7 @@ from nres.pools.base import Pool
 from nres.runs.methods import METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, described, load_system
 from nres.runs.placement import check_placement, place
+from nres.runs.rates import learning_rate
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings
 from nres.schedule import Piecewise
@@ -69,7 +70,7 @@ def build(settings: Settings) -> Components:
         raise
     except Exception as error:  # raised by the user's code, which runs here for the first time
         raise SettingsError(f"{settings.system}: {described(error, settings.system)}") from error
-    optimizer = OPTIMIZERS[settings.optimizer](_number(settings.lr))
+    optimizer = make_optimizer(settings)
     # Last, after all checks, since actors take seconds to start.
     placement = place(settings, system)
     try:
@@ -111,7 +112,8 @@ def make_estimator(
     arguments: dict[str, Any] = {name: getattr(settings, name) for name in info.accepts}
     arguments = {name: value for name, value in arguments.items() if value is not None}
     if "sigma" in arguments:
-        arguments["sigma"] = _number(arguments["sigma"])
+        schedule = Piecewise.parse(arguments["sigma"])
+        arguments["sigma"] = schedule if schedule.changes else schedule.first
     if "noise" in arguments:
         arguments["store_noise"] = arguments.pop("noise") == "keep"
     try:
@@ -120,11 +122,15 @@ def make_estimator(
         raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
 
 
+def make_optimizer(settings: Settings) -> optax.GradientTransformation:
+    """Construct the optimizer that settings describe: its learning rate, warm-up and clipping."""
+    rate = learning_rate(settings.lr, settings.warmup)
+    optimizer = OPTIMIZERS[settings.optimizer](rate)
+    if settings.clip is None:
+        return optimizer
+    return optax.chain(optax.clip_by_global_norm(settings.clip), optimizer)
+
+
 def evaluation_steps(system: Any) -> int:
     """Return the number of unroll steps per evaluation, estimated if the system does not tell."""
     return int(system.metrics_steps or EPISODES * system.horizon)
-
-
-def _number(text: str) -> float | Piecewise:
-    schedule = Piecewise.parse(text)
-    return schedule if schedule.changes else schedule.first

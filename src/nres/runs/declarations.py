@@ -7,6 +7,7 @@ from typing import Any
 
 from nres.checks import whole_number
 from nres.runs.names import unknown
+from nres.runs.rates import parse_rate
 from nres.schedule import Piecewise
 
 # The smallest and the largest seed: JAX accepts 64 bits.
@@ -23,12 +24,20 @@ def seed_number(name: str, value: Any) -> int:
     return whole_number(name, value, *SEEDS)
 
 
-def schedule(name: str, value: Any) -> str:
-    """Check a number or a schedule of numbers, and return it in its canonical form."""
-    try:
-        return str(Piecewise.parse(value))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+def parsed(parse: Callable[[str], Any]) -> Callable[[str, Any], str]:
+    """Make a check that `parse` accepts a value as text, and that returns its canonical form."""
+
+    def check(name: str, value: Any) -> str:
+        try:
+            return str(parse(str(value)))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    return check
+
+
+schedule = parsed(Piecewise.parse)
+rate = parsed(parse_rate)
 
 
 def json_object(name: str, value: Any) -> dict[str, Any]:

@@ -62,7 +62,14 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         filled["log_every"] = max(1, filled["updates"] // ENTRIES)
     if "eval_every" not in filled:
         filled["eval_every"] = _eval_every(system, method, filled)
-    return Settings(system=system, method=method, **filled)
+    settings = Settings(system=system, method=method, **filled)
+    # Not a check of `Settings`: a run that is resumed may end during its warm-up.
+    if settings.budget_seconds is None and (settings.warmup or 0) >= settings.updates:
+        raise SettingsError(
+            f"warmup must be smaller than the number of updates, {settings.updates}; got "
+            f"{settings.warmup}."
+        )
+    return settings
 
 
 def _usual(system: str, method: str, given: dict[str, Any]) -> Preset:

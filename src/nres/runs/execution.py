@@ -2,26 +2,35 @@
 
 import contextlib
 import dataclasses
+import math
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from nres import multihost
+from nres.callbacks import EarlyStopping
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
 from nres.estimators.base import Estimator, blank_state
-from nres.progress import Progress, Reporter, TrainState
+from nres.progress import Callback, Progress, Reporter, TrainState
+from nres.results import TrainResult
 from nres.runs.components import Components
 from nres.runs.defaults import EVALUATIONS
 from nres.runs.folder import Run, RunError, checkpoint_template
 from nres.runs.keeper import Keeper
-from nres.runs.metrics import MetricsWriter, rewind_metrics
+from nres.runs.metrics import (
+    DamagedMetricsWarning,
+    MetricsWriter,
+    read_entries,
+    rewind_metrics,
+)
 from nres.runs.settings import Settings
 from nres.system import Theta
-from nres.training import Callback, TrainResult, callback_list, train
+from nres.training import callback_list, train
 from nres.workers import Steps
 
 
@@ -37,12 +46,16 @@ class Outcome:
     """The update of the checkpoint that the run was resumed from, or `None`."""
     diverged: bool = False
     """True if training stopped because no worker was finite, or `theta` was not."""
+    stopped_early: bool = False
+    """True if training stopped because evaluations no longer improved."""
 
     @property
     def unfinished(self) -> bool:
-        """True if the run has made fewer updates than planned."""
+        """True if the run has made fewer updates than planned, and has not stopped early."""
         settings, state = self.run.settings, self.result.state
         budget = settings.budget_seconds
+        if self.stopped_early:
+            return False
         return state.update < settings.updates and (budget is None or state.seconds < budget)
 
 
@@ -57,7 +70,7 @@ def execute(
     tensorboard: bool = False,
     fresh_episodes: bool = False,
 ) -> Outcome:
-    """Execute a run until it has made all of its updates.
+    """Execute a run until it has made all of its updates, or stops early.
 
     A run that has a checkpoint resumes from the newest one, and ends exactly as it would have
     without the interruption. SIGINT (Ctrl-C) and SIGTERM stop the run after the current updates,
@@ -72,7 +85,7 @@ def execute(
     Args:
         run: A run that was created or opened.
         components: The components of the run, if they are built already.
-        settings: Settings that move the run to other devices or actors.
+        settings: Settings that move the run to other devices or actors, or change `stop_after`.
         updates: The total number of updates, if it differs from the planned one.
         callback: A function or functions to call during training, as in `nres.train`.
         progress: A live display, as in `nres.train`.
@@ -83,7 +96,7 @@ def execute(
     Returns:
         The outcome, with the run and the result of `nres.train`.
     """
-    relocated = settings is not None and settings != run.settings
+    changed = settings is not None and settings != run.settings
     settings = settings or run.settings
     if components is None:
         components = run.build(settings)
@@ -105,15 +118,19 @@ def execute(
                 "larger number."
             )
         budget = settings.budget_seconds
+        planned = last
+        stopping = _early_stopping(run, settings, made)
         if saved and budget is not None and checkpoints.metadata(made)["seconds"] >= budget:
+            last = made
+        if multihost.agree_on(0, stopping is not None and stopping.stopped)[1]:
             last = made
         if saved:
             theta, state, metadata = _continued(
                 run, components, checkpoints, made, fresh_episodes, last
             )
-        if relocated or last != run.settings.updates:
-            planned = last if budget is None else settings.updates
-            run = run.changed(**settings.to_json() | {"updates": planned})
+        if changed or planned != run.settings.updates:
+            updates = planned if budget is None else settings.updates
+            run = run.changed(**settings.to_json() | {"updates": updates})
         metrics: MetricsWriter | None = None
         measure: Callable[[Theta], dict[str, Any]] = lambda theta: {}  # noqa: E731
         if multihost.is_primary():
@@ -136,6 +153,8 @@ def execute(
                     progress = dataclasses.replace(progress, evals=evals)
                 keeper.add(progress)
                 asked = [bool(function(progress)) for function in callbacks]
+                if stopping is not None:
+                    asked.append(stopping(progress))
                 return any(asked) or clock.is_over(progress.state.seconds) or terminated()
 
             with _together(run):
@@ -152,16 +171,39 @@ def execute(
                     state=state,
                 )
                 diverged = keeper.finish(result)
-        if diverged != bool(run.config.get("diverged")):
-            run = run.marked(diverged)
+        _, stopped = multihost.agree_on(0, stopping is not None and stopping.stopped)
+        reasons = {"diverged": diverged}
+        reasons["stopped_early"] = stopped and not diverged and result.state.update < planned
+        if any(bool(run.config.get(why)) != true for why, true in reasons.items()):
+            run = run.marked(**reasons)
     which = signal.SIGTERM if terminated() else signal.SIGINT
     return Outcome(
         run,
         result,
         signal=int(which) if terminated() or result.signalled else None,
         resumed_at=made if saved else None,
-        diverged=diverged,
+        **reasons,
     )
+
+
+def _early_stopping(run: Run, settings: Settings, made: int) -> EarlyStopping | None:
+    """Return the callback that stops a run early, after the evaluations of the updates made.
+
+    It is `None` if the run does not stop early, and in processes that do not evaluate.
+    """
+    if settings.stop_after is None or not multihost.is_primary():
+        return None
+    stopping = EarlyStopping(patience=settings.stop_after)
+    if made:  # otherwise the first evaluation is repeated
+        with warnings.catch_warnings():
+            # Damaged lines are reported when the metrics are rewound.
+            warnings.simplefilter("ignore", DamagedMetricsWarning)
+            entries = [entry for entry in read_entries(run.metrics_file) if entry["update"] <= made]
+        names = (name for entry in entries for name in entry if name.startswith("eval/"))
+        name = next(names, None)
+        values = [entry[name] for entry in entries if name in entry]
+        stopping.replay(math.nan if value is None else value for value in values)
+    return stopping
 
 
 def _continued(

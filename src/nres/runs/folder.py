@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nres
-from nres import multihost
+from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator, blank_state
 from nres.estimators.values import EstimatorState
@@ -34,9 +34,9 @@ from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.placement import unplaced
 from nres.runs.settings import Settings
-from nres.runs.trust import foreign_code, is_remembered, remember
+from nres.runs.trust import foreign_cluster, foreign_code, refusal, remember
 from nres.system import Theta
-from nres.weights import Archive, load_theta, named_arrays, save_theta
+from nres.weights import Archive, named_arrays
 
 # The largest config that nres reads, in bytes.
 LARGEST_CONFIG = 10_000_000
@@ -44,6 +44,8 @@ _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
+# The reasons to end a run before its last update that its config records.
+EARLY_ENDS = ("diverged", "stopped_early")
 # The number of attempts to read checkpoints that a running process may replace.
 ATTEMPTS = 5
 
@@ -65,7 +67,7 @@ class Run:
     path: Path
     config: dict[str, Any]
     trusted: bool = False
-    """True to run the code that the config names, wherever the folder comes from."""
+    """True to trust the code and the cluster in the config, wherever the folder comes from."""
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
@@ -78,7 +80,7 @@ class Run:
             RunError: The folder is not empty or not writable.
         """
         path = Path(path)
-        remember(settings.system, settings.options)
+        remember(foreign_code(settings.system, settings.options) + foreign_cluster(settings.ray))
         trace = fingerprint(settings, components)
         multihost.check_same(settings.to_json() | {"the code of the system": trace})
         if not multihost.is_primary():
@@ -105,7 +107,7 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
             if settings.start_from is not None:
                 config["start"] = _start_name(components.theta)
-                save_theta(path / config["start"], components.theta)
+                weights.save(path / config["start"], components.theta)
             create_json(path / "config.json", config)
         except FileExistsError:
             raise taken from None
@@ -119,8 +121,8 @@ class Run:
 
         Args:
             path: The folder.
-            trust_code: Let `components` run the code that the config names, even if you have not
-                named it on this machine (see `nres.runs.trust`).
+            trust_code: Let it run the code, and use the Ray cluster, that the config names, even if
+                you have not named them on this machine (see `nres.runs.trust`).
 
         Returns:
             The run.
@@ -161,6 +163,12 @@ class Run:
         """The entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
 
+    @property
+    def ended_early(self) -> str | None:
+        """The recorded reason why the run ended before its last update, if there is one."""
+        found = (why.replace("_", " ") for why in EARLY_ENDS if self.config.get(why) is True)
+        return next(found, None)
+
     @cached_property
     def components(self) -> Components:
         """The system, estimator and optimizer, on one device of this machine.
@@ -177,16 +185,14 @@ class Run:
             settings: Settings that move the run elsewhere; by default its own.
         """
         settings = settings or self.settings
+        if settings.ray != self.settings.ray:  # the caller names another cluster
+            remember(foreign_cluster(settings.ray))
         return self.components if settings == unplaced(self.settings) else self._build(settings)
 
     def _build(self, settings: Settings) -> Components:
-        for code in foreign_code(settings.system, settings.options):
-            if not self.trusted and not is_remembered(code):
-                raise RunError(
-                    f"{self.path} is a run of {settings.system}, and opening it would run the code "
-                    f"in {code}, which you have not named on this machine yet. If you trust that "
-                    "code, add --trust-code, or trust_code=True in Python."
-                )
+        words = refusal(self.path, settings.system, settings.options, settings.ray)
+        if words is not None and not self.trusted:
+            raise RunError(words)
         components = self._with_start(build(settings))
         if not is_same(self.config.get("fingerprint"), settings, components):
             raise RunError(
@@ -257,9 +263,9 @@ class Run:
             "when the run has ended."
         )
 
-    def marked(self, diverged: bool) -> "Run":
-        """Record in the config whether the run diverged; call it while `locked`."""
-        return self._with_config({**self.config, "diverged": diverged})
+    def marked(self, **reasons: bool) -> "Run":
+        """Record in the config which of `EARLY_ENDS` applies; call it while `locked`."""
+        return self._with_config({**self.config, **reasons})
 
     def changed(self, **settings: Any) -> "Run":
         """Change settings in the config; call it while `locked`."""
@@ -338,7 +344,7 @@ def new_path(system: str, what: str) -> Path:
 
 def shared_theta(path: Path, like: Theta) -> Theta:
     """Read parameters from a file of a run's folder, which only the first process needs."""
-    theta = load_theta(path, like, follow=False) if multihost.is_primary() else like
+    theta = weights.load(path, like, follow=False) if multihost.is_primary() else like
     leaves, structure = jax.tree.flatten(theta)
     told = multihost.arrays_from_primary([np.asarray(leaf) for leaf in leaves])
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in told])

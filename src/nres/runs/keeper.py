@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nres import multihost
+from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
 from nres.estimators.base import Estimator, gather_state
 from nres.progress import Progress, TrainState
+from nres.results import TrainResult
 from nres.runs.folder import BEST, Run, RunError
 from nres.runs.metrics import MetricsError, MetricsWriter
-from nres.training import TrainResult
-from nres.weights import Archive, WeightsError, save_theta
+from nres.weights import Archive, WeightsError
 
 
 class Keeper:
@@ -144,7 +144,7 @@ class Keeper:
         update = np.int64(progress.state.update)
         with self._explaining():
             theta = multihost.to_local(progress.theta)
-            save_theta(self.run.path / BEST, theta, update=update, value=np.float64(value))
+            weights.save(self.run.path / BEST, theta, update=update, value=np.float64(value))
 
 
 def _is_finite(theta: Any) -> bool:

@@ -16,6 +16,9 @@ from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings
 from nres.system import System
 
+# The settings that say where the workers of a run live.
+PLACEMENT = ("devices", "ray", "actors", "allow_stale")
+
 
 def check_placement(settings: Settings) -> None:
     """Raise an error if settings contradict each other about where to run."""

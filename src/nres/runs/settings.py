@@ -17,6 +17,7 @@ from nres.runs.declarations import (
     json_object,
     of_type,
     one_of,
+    rate,
     schedule,
     seed_number,
     setting,
@@ -24,6 +25,7 @@ from nres.runs.declarations import (
 )
 from nres.runs.methods import METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
+from nres.runs.rates import Cosine, parse_rate
 
 # Panels under which `--help` lists the options.
 EVERYDAY, SYSTEM, ESTIMATOR = "Everyday options", "System", "Estimator"
@@ -72,8 +74,9 @@ class Settings:
         commands=("train", "compare", "resume"),
     )
     lr: str = setting(
-        "Set the learning rate: 1e-3, or 1e-3,1000:1e-4 to change it at update 1000.",
-        schedule,
+        "Set the learning rate: 1e-3, or 1e-3,1000:1e-4 to change it at update 1000, or "
+        "cosine:1e-3:1e-5 to lower it over the run.",
+        rate,
         panel=EVERYDAY,
         metavar="SCHEDULE",
         default_text="from the preset, else required",
@@ -145,6 +148,26 @@ class Settings:
         commands=("train", "compare"),
         determines=True,
     )
+    warmup: int | None = setting(
+        "Raise the learning rate linearly from zero over the first N updates.",
+        count,
+        default=None,
+        panel=OPTIMIZATION,
+        metavar="N",
+        default_text="off",
+        commands=("train", "compare"),
+        determines=True,
+    )
+    clip: float | None = setting(
+        "Scale gradients down to this global norm if theirs is larger.",
+        positive_number,
+        default=None,
+        panel=OPTIMIZATION,
+        metavar="NORM",
+        default_text="off",
+        commands=("train", "compare"),
+        determines=True,
+    )
     budget_seconds: float | None = setting(
         "Stop each run after N seconds of training, instead of after --updates.",
         positive_number,
@@ -178,6 +201,15 @@ class Settings:
         panel=METRICS,
         metavar="N",
         default_text="about 40 evaluations, or fewer if they are costly",
+    )
+    stop_after: int | None = setting(
+        "Stop early when N evaluations in a row bring no improvement.",
+        count,
+        default=None,
+        panel=METRICS,
+        metavar="N",
+        default_text="off",
+        commands=("train", "resume"),
     )
     log_every: int = setting(
         "Write an entry of the metrics every N updates.",
@@ -248,6 +280,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in DECLARATIONS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
+        object.__setattr__(self, "lr", self._whole_rate())
         if self.keep_every is not None and self.budget_seconds is not None:
             raise SettingsError("keep_every cannot be combined with budget_seconds: give updates.")
         if self.keep_every is not None and self.keep_every % self.eval_every:
@@ -255,6 +288,25 @@ class Settings:
                 f"keep_every must be a multiple of eval_every, {self.eval_every}; got "
                 f"{self.keep_every}."
             )
+
+    def _whole_rate(self) -> str:
+        """Return the learning rate with its length, so that it stays if more updates follow."""
+        schedule = parse_rate(self.lr)
+        if not isinstance(schedule, Cosine):
+            return self.lr
+        if schedule.updates is None:
+            if self.budget_seconds is not None:
+                raise SettingsError(
+                    f"lr = {self.lr} needs a length if budget_seconds ends the run: give "
+                    f"{self.lr}:UPDATES."
+                )
+            schedule = dataclasses.replace(schedule, updates=self.updates)
+        if schedule.updates is not None and (self.warmup or 0) >= schedule.updates:
+            raise SettingsError(
+                f"warmup must be smaller than the {schedule.updates} updates of lr = {self.lr}, "
+                f"got {self.warmup}."
+            )
+        return str(schedule)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings by name, as in `config.json`."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.checks import as_key, positive_number, whole_number
-from nres.estimators.base import check_fits, check_period
+from nres.checks import as_key, check_fits, check_period, positive_number, whole_number
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.system import as_theta

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.checks import as_key
+from nres.checks import as_key, check_fits, check_period
 from nres.estimators.ad import run_widened, widened
-from nres.estimators.base import check_fits, check_period
 from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import block_size
 from nres.noise import Gaussian

@@ -25,7 +25,7 @@ class Crew:
         actors: The number of actors, as for `nres.placement.Ray`.
         cpus: The number of processors per actor, as for `nres.placement.Ray`.
         gpus: The number of GPUs per actor, as for `nres.placement.Ray`.
-        patience: Seconds to wait for an actor to start, as for `nres.placement.Ray`.
+        start_timeout: Seconds to wait for an actor to start, as for `nres.placement.Ray`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Crew:
         actors: int,
         cpus: int | float,
         gpus: int | float,
-        patience: int | float,
+        start_timeout: int | float,
     ):
         self.ray = require_ray()
         connect("local", cpus=math.ceil(actors * cpus))
@@ -44,7 +44,7 @@ class Crew:
                 f"actors: {actors} with cpus={cpus} need {actors * cpus:g} processors, but the Ray "
                 f"cluster has {there:g}: ask for fewer actors, or for smaller ones."
             )
-        self.patience = patience
+        self.start_timeout = start_timeout
         self._remote = self.ray.remote(Actor).options(num_cpus=cpus, num_gpus=gpus)
         # An actor's random numbers depend on these settings.
         names = ("jax_enable_x64", "jax_default_prng_impl")
@@ -111,13 +111,13 @@ class Crew:
     def _describe(self, actor: Any, shard: int) -> Metadata:
         """Wait until the actor's pool exists, and return its metadata."""
         call = actor.describe.remote(shard)
-        ready, _ = self.ray.wait([call], timeout=self.patience)
+        ready, _ = self.ray.wait([call], timeout=self.start_timeout)
         if not ready:
             self.ray.kill(actor)
             free = self.ray.available_resources().get("CPU", 0)
             raise PoolError(
-                f"no actor started within {self.patience:g} s; {free:g} processors of the Ray "
-                "cluster are free. Ask for fewer actors, or wait longer (patience)."
+                f"no actor started within {self.start_timeout:g} s; {free:g} processors of the Ray "
+                "cluster are free. Ask for fewer actors, or wait longer (start_timeout)."
             )
         try:
             return self.ray.get(call)

@@ -57,7 +57,7 @@ class Ray(Placement):
             contribute to a later update, with the gradient at the $\theta$ they began with, and
             contribute less often (`late` counts them). If the actors are equally fast, this only
             makes gradients noisier and slightly stale.
-        patience: The number of seconds to wait for an actor to start.
+        start_timeout: The number of seconds to wait for an actor to start.
 
     Raises:
         PoolError: If the actors cannot be started, when an estimator is created with this
@@ -82,7 +82,7 @@ class Ray(Placement):
         cpus: int | float = 1,
         gpus: int | float = 0,
         allow_stale: bool = False,
-        patience: int | float = 60,
+        start_timeout: int | float = 60,
     ):
         if make_pool is not None and not callable(make_pool):
             raise TypeError(
@@ -94,7 +94,11 @@ class Ray(Placement):
         self.phases: dict[str, float] = {}
         """Seconds of the last window: `send`, `wait` for replies, and `busy`, the slowest actor."""
         self._start = functools.partial(
-            Crew, actors=whole_number("actors", actors), cpus=cpus, gpus=gpus, patience=patience
+            Crew,
+            actors=whole_number("actors", actors),
+            cpus=cpus,
+            gpus=gpus,
+            start_timeout=start_timeout,
         )
         self._make_pool = make_pool
         self._pool: Pool | None = None

@@ -208,7 +208,15 @@ class MujocoPool(PolicyPool):
             )
         return self._batches[count]
 
-    def film(self, theta: PyTree, seed: int, *, steps: int, every: int) -> Film:
+    def film(
+        self,
+        theta: PyTree,
+        seed: int,
+        *,
+        steps: int,
+        every: int,
+        size: tuple[int, int] = (320, 240),
+    ) -> Film:
         """Draw one unperturbed episode.
 
         Args:
@@ -216,11 +224,13 @@ class MujocoPool(PolicyPool):
             seed: The seed of the initial state.
             steps: The maximal number of steps to show.
             every: The number of steps between two frames.
+            size: The width and the height of a frame, in pixels.
 
         Raises:
             ImportError: If MuJoCo cannot draw on this machine.
+            MemoryError: If the frames would need more memory than there is.
         """
-        frames = film_episode(self, theta, seed, steps=steps, every=every)
+        frames = film_episode(self, theta, seed, steps=steps, every=every, size=size)
         return Film(frames, every * self.task.frame_skip * self.model.opt.timestep)
 
     def _contact_forces(self, f: SimpleNamespace, lanes: np.ndarray) -> None:
