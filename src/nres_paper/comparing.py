@@ -157,7 +157,7 @@ def run_comparison(
     for seed in only_seeds:
         if seed not in planned_seeds:
             raise SettingsError(
-                f"--seed {seed} is not a seed of {', '.join(names)}. Choose among "
+                f"--seed {seed} is not among the planned seeds of these runs. Choose among "
                 f"{', '.join(map(str, planned_seeds))}."
             )
     file = folder / "metrics.jsonl"
