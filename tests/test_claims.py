@@ -5,148 +5,200 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from nres import runs
 from nres_paper.claims import (
-    Attains,
-    Better,
-    Check,
+    NearBest,
     Never,
-    Ranking,
+    NoSlower,
     Reaches,
     Slower,
     Sooner,
-    verdict,
+    all_checks,
+    checked,
 )
 from nres_paper.comparing import planned
 from nres_paper.comparisons import COMPARISONS
+from nres_paper.grades import GRADES, Check, verdict
+from nres_paper.ranking import Ranking, estimate
+from nres_paper.value_claims import Attains, Better, Ends
 
 
 def falling(stretch, length=100):
     """Fall from 10 by one every `stretch` updates, of 2 sequential and 8 total steps each."""
     update = np.arange(length, dtype=float)
     at = {"update": update, "sequential_steps": 2 * update, "total_steps": 8 * update}
-    return runs.Evaluations(at | {"seconds": update / 4}, 10 - update / stretch)
+    return runs.Evaluations(at | {"seconds": update / 4}, 100 - update / stretch)
 
 
+# NRES reaches 98 after 10, 12 and 8 updates.
 RANKING = Ranking(
     {
         "NRES": [falling(5), falling(6), falling(4)],
-        "PES": [falling(20), falling(15), falling(25)],
+        "PES": [falling(20), falling(18), falling(18)],
         "FullES": [falling(40, 400), falling(50, 400), falling(45, 400)],
+        "GPES": [falling(5), falling(5), falling(5)],
         "TES": [falling(1e9)] * 3,
     },
-    level=8.0,
+    level=98.0,
     axis="seconds",
 )
+
+
+def test_the_paired_test_is_a_t_test_on_logarithms():
+    ratios = [1.2, 3.4, 2.2, 0.9]
+    found = estimate(ratios)
+    expected = stats.ttest_1samp(np.log(ratios), 0.0)
+    low, high = np.exp(expected.confidence_interval(0.95))
+    np.testing.assert_allclose([found.low, found.high, found.p], [low, high, expected.pvalue])
+    assert found.middle == pytest.approx(stats.gmean(ratios))
+    # One seed establishes nothing; seeds that agree exactly establish everything.
+    assert not estimate([5.0]).above
+    assert estimate([5.0, 5.0]).above
+    assert estimate([0.5, 0.5]).below
 
 
 @pytest.mark.parametrize(
     ("claim", "ours", "grade"),
     [
-        (Slower("PES", 4.0), "4× (2.5 to 6.25)", "holds"),
-        (Slower("PES", 8.0), "4× (2.5 to 6.25)", "holds"),
-        (Slower("PES", 9.0, more=True), "4× (2.5 to 6.25)", "weaker"),
-        (Slower("PES"), "4× (2.5 to 6.25)", "holds"),
-        (Slower("PES", 5.0, than="FullES"), "0.5× (0.3 to 0.556)", "fails"),
-        (Slower("PES", axis="total_steps"), "4× (2.5 to 6.25)", "holds"),
-        # Its runs are 9.9 times as long as NRES takes, which is less than half of 20 times.
-        (Slower("TES", 9.0), "never (> 9.9×)", "holds"),
-        (Slower("TES", 20.0), "never (> 9.9×)", "weaker"),
-        (Never("TES"), "never (> 9.9×)", "holds"),
-        (Never("PES"), "4× (2.5 to 6.25)", "weaker"),
-        (Reaches("NRES", 80), "80 (64 to 96)", "holds"),
-        (Reaches("NRES", 39), "80 (64 to 96)", "weaker"),
-        (Reaches("NRES", 7), "80 (64 to 96)", "fails"),
+        # 40 / 10, 36 / 12 and 36 / 8 updates: 3.78 times, from 2.28 to 6.26.
+        (Slower("PES", 4.0), "3.78×; 0.94 of the paper's factor", "holds"),
+        (Slower("PES", 5.6), "3.78×; 0.67 of the paper's factor", "holds"),
+        # Outside the band on either side.
+        (Slower("PES", 6.0), "3.78×; 0.63 of the paper's factor", "differs"),
+        (Slower("PES", 2.4), "3.78×; 1.6 of the paper's factor", "differs"),
+        # A bound must be met by the whole interval.
+        (Slower("PES", 2.0, more=True), "3.78× (95% interval 2.", "holds"),
+        (Slower("PES", 3.0, more=True), "3.78× (95% interval 2.", "not established"),
+        (Slower("PES", 9.0, more=True), "3.78× (95% interval 2.", "differs"),
+        (Slower("PES"), "3.78× (95% interval 2.", "holds"),
+        (Slower("GPES"), "1.01× (95% interval 0.", "not established"),
+        (Slower("PES", 5.0, than="FullES"), "0.416×", "fails"),
+        (Slower("PES", percent=70, axis="total_steps"), "3.78×, 74% fewer", "holds"),
+        # Its runs are about ten times as long as NRES takes, which is only a lower bound.
+        (Slower("TES", 3.0), "0 of 3 seeds reach the level; > 10×", "differs"),
+        (Slower("TES", 9.0), "0 of 3 seeds reach the level; > 10×", "not established"),
+        (Slower("TES", 20.0), "0 of 3 seeds reach the level; > 10×", "not established"),
+        (Slower("TES", 5.0, more=True), "0 of 3 seeds reach the level; > 10×", "holds"),
+        (Never("TES"), "never in 99 updates, 792 total steps", "holds"),
+        (Never("PES"), "3 of 3 seeds, after 9.33 (9 to 10) seconds of training", "fails"),
+        (Reaches("NRES", 80), "80 (64 to 96); 1 of the paper's", "holds"),
+        (Reaches("NRES", 50), "80 (64 to 96); 1.6 of the paper's", "differs"),
+        (Reaches("NRES", 150), "80 (64 to 96); 0.53 of the paper's", "differs"),
         (Reaches("NRES"), "80 (64 to 96)", "holds"),
-        (Reaches("TES", 80), "never in 792", "fails"),
-        (Attains("NRES", -9.0), "-9.8", "holds"),
-        (Attains("NRES", -9.9), "-9.8", "fails"),
-        (Better(("NRES",), ("PES", "TES")), "NRES -9.8, PES 5.05, TES 10", "holds"),
-        (
-            Better(("NRES", "FullES", "TES"), ("PES",)),
-            "NRES -9.8, FullES 1.133, TES 10, PES 5.05",
-            "weaker",
-        ),
-        (Better(("TES",), ("PES",)), "TES 10, PES 5.05", "fails"),
-        (Better(("PES",), ("NRES", "TES")), "PES 5.05, NRES -9.8, TES 10", "fails"),
+        (Reaches("TES", 80), "0 of 3 seeds reach the level in 792", "fails"),
+        (Attains("NRES", 84.0), "79.65 (75.25 to 83.5)", "holds"),
+        (Attains("NRES", 80.0), "79.65 (75.25 to 83.5)", "fails"),
+        (Better(("NRES",), ("PES", "TES")), "NRES 79.65, PES 94.68, TES 100; p = ", "holds"),
+        (Better(("NRES",), ("GPES",)), "NRES 79.65, GPES 80.2; not separated", "not established"),
+        (Better(("PES",), ("NRES",)), "reversed: PES and NRES", "fails"),
         (
             Sooner(("NRES", "PES", "TES")),
-            "NRES 2.5 (2 to 3); PES 10 (7.5 to 12.5); TES never",
+            "NRES 2.5 (2 to 3); PES 9.33 (9 to 10); TES never; p = ",
             "holds",
         ),
-        (
-            Sooner(("NRES", "FullES", "PES")),
-            "NRES 2.5 (2 to 3); FullES 22.5 (20 to 25); PES 10 (7.5 to 12.5)",
-            "weaker",
-        ),
-        (
-            Sooner(("PES", "NRES"), "total_steps"),
-            "PES 320 (240 to 400); NRES 80 (64 to 96)",
-            "fails",
-        ),
+        (Sooner(("NRES", "FullES", "PES")), "reversed: FullES and PES", "fails"),
+        (Sooner(("GPES", "NRES"), "total_steps"), "not separated", "not established"),
+        (NoSlower("NRES", "PES", "little"), "0.265×", "holds"),
+        (NoSlower("PES", "NRES", "little"), "3.78×", "fails"),
+        (NoSlower("NRES", "GPES", "little"), "0.986×", "not established"),
+        (NearBest("NRES", ("GPES", "PES")), "NRES: 10 (8 to 12); GPES: 10; PES: 37.3", "holds"),
+        (NearBest("PES", ("NRES",)), "PES: 37.3 (36 to 40); NRES: 10 (8 to 12)", "differs"),
+        (Ends("GPES", "NRES", near=True), "1 (95%", "holds"),
+        (Ends("TES", "FullES", near=False), "1.1 (95%", "fails"),
+        (Ends("TES", "GPES", near=False), "1.21 (95%", "holds"),
     ],
 )
 def test_what_is_claimed(claim, ours, grade):
-    check = claim.check(RANKING)
-    assert (check.ours, check.grade) == (ours, grade)
+    check = checked(claim, RANKING)
+    assert ours in check.ours
+    assert check.grade == grade
+
+
+def test_claims_are_checked_after_the_updates_of_the_paper():
+    short = dataclasses.replace(RANKING, budgets={"PES": 30, "TES": 200})
+    check = checked(Never("PES"), short)
+    assert (check.ours, check.grade) == ("never in 30 updates, 240 total steps", "holds")
+    # A run that is shorter than in the paper does not tell.
+    assert checked(Never("TES"), short).grade == "not established"
+    assert checked(Better(("NRES",), ("PES",), longer=True), short).ours.startswith(
+        "NRES 79.65, PES 94.68"
+    )
+
+
+def test_runs_that_are_missing_are_named_as_such():
+    check = checked(Slower("BPTT", 4.0), RANKING)
+    assert (check.paper, check.ours, check.grade) == ("4×", "not run yet", "not run yet")
+
+
+def test_seconds_stand_beside_steps():
+    first, total, sequential = all_checks([Slower("PES", 4.0)], RANKING)
+    assert first.grade == "holds"
+    assert (total.about, total.paper, total.grade) == ("PES, total steps", "", "shown")
+    assert sequential.about == "PES, sequential steps"
+    assert len(all_checks([Slower("PES", axis="total_steps"), Never("TES")], RANKING)) == 2
+
+
+def test_seconds_on_different_machines_are_not_compared():
+    places = {"NRES": frozenset({"NVIDIA H200"}), "PES": frozenset({"2 CPU cores"})}
+    mixed = dataclasses.replace(RANKING, places=places)
+    assert checked(Slower("PES", 4.0), mixed).grade == "not established"
+    assert checked(Slower("PES", 4.0, axis="total_steps"), mixed).grade == "holds"
 
 
 def test_nothing_holds_against_a_reference_that_never_arrives():
-    lost = dataclasses.replace(RANKING, level=-100.0)
-    for claim in (Slower("PES", 4.0), Never("PES"), Never("TES"), Reaches("NRES", 80)):
-        check = claim.check(lost)
-        assert check.grade == "fails"
-        assert "NRES never reaches the level" in check.ours or check.ours.startswith("never in")
-    there = dataclasses.replace(RANKING, level=11.0)
-    assert Slower("PES").check(there).ours == "NRES starts below the level"
+    lost = dataclasses.replace(RANKING, level=-1000.0)
+    for claim in (Slower("PES", 4.0), Reaches("NRES", 80)):
+        assert checked(claim, lost).grade == "fails"
+    assert checked(Slower("PES"), lost).ours == "NRES never reaches the level"
+    there = dataclasses.replace(RANKING, level=101.0)
+    assert checked(Slower("PES"), there).ours == "NRES starts below the level"
 
 
-def test_a_reference_that_arrives_with_some_seeds_proves_less():
-    runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9)]}
-    half = dataclasses.replace(RANKING, runs=runs_)
-    assert Slower("PES", 4.0).check(half).grade == "fails"
-    assert Reaches("NRES", 80).check(half).ours == "never in 792; 1 of 2 seeds reach the level"
-    two = {"NRES": [falling(5), falling(5), falling(1e9)]}
-    most = dataclasses.replace(RANKING, runs=runs_ | two)
-    check = Slower("PES", 4.0).check(most)
-    assert check.ours == "3× (3 to 4); 2 of 3 seeds of NRES reach the level"
-    assert check.grade == "weaker"
+def test_a_reference_that_arrives_with_some_seeds_establishes_nothing():
+    runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9), falling(5)]}
+    some = dataclasses.replace(RANKING, runs=runs_)
+    check = checked(Slower("PES", 4.0), some)
+    assert check.grade == "not established"
+    assert "2 of 3 seeds of NRES" in check.ours
+    assert checked(Reaches("NRES", 80), some).grade == "differs"
 
 
 def test_never_is_said_of_all_seeds():
     some = [falling(1e9), falling(2), falling(1e9)]
-    check = Never("TES").check(dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": some}))
-    assert check.ours == "never (> 9.9×); 1 of 3 seeds of TES reach the level"
-    assert check.grade == "weaker"
-    runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9), falling(4)]}
-    doubtful = dataclasses.replace(RANKING, runs=runs_)
-    assert Never("TES").check(doubtful).grade == "weaker"
-    assert Sooner(("NRES", "PES")).check(doubtful).ours == (
-        "NRES 2 to never (2 of 3 seeds); PES 10 (7.5 to 12.5)"
-    )
-
-
-def test_a_seed_that_starts_below_the_level_proves_nothing():
-    below = runs.Evaluations(falling(5).at, falling(5).values - 100)
-    runs_ = RANKING.runs | {"NRES": [below, falling(6), falling(4)]}
-    assert dataclasses.replace(RANKING, runs=runs_).ratio("PES") == 2.5
-
-
-def test_a_short_run_that_never_arrives_proves_nothing():
-    short = dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": [falling(1e9, 5)]})
-    check = Never("TES").check(short)
-    assert (check.about, check.ours) == ("TES (1 seed)", "never (> 0.4×)")
+    check = checked(Never("TES"), dataclasses.replace(RANKING, runs=RANKING.runs | {"TES": some}))
+    assert check.ours == "1 of 3 seeds, after 1 seconds of training"
     assert check.grade == "fails"
-    assert Reaches("FullES", 50).check(RANKING).grade == "fails"
+
+
+def test_runs_are_paired_by_seed():
+    seeds = {"NRES": [0, 1, 2], "PES": [2, 1]}
+    runs_ = RANKING.runs | {"PES": [falling(40), falling(60)]}
+    ranking = dataclasses.replace(RANKING, runs=runs_, seeds=seeds)
+    assert ranking.ratios("PES") == [99 / 12, 80 / 8][::-1]
+    # A method without randomness has one run for all seeds.
+    one = dataclasses.replace(
+        RANKING, runs=RANKING.runs | {"PES": [falling(20)]}, fixed=frozenset({"PES"})
+    )
+    assert one.ratios("PES") == [4.0, 40 / 12, 5.0]
+    assert checked(Slower("PES"), one).about == "PES"
+    one = dataclasses.replace(one, fixed=frozenset())
+    assert checked(Slower("PES"), one).about == "PES (1 seed)"
+    assert checked(Slower("PES"), one).grade == "not established"
 
 
 def test_verdicts():
-    checks = {grade: Check("", "", "", grade) for grade in ("holds", "weaker", "fails")}
-    assert verdict([checks["holds"]]) == "yes"
-    assert verdict([checks["fails"]]) == "no"
-    assert verdict([checks["holds"], checks["fails"]]) == "in part"
-    assert verdict([checks["weaker"], checks["fails"]]) == "in part"
+    def of(*grades):
+        return verdict([Check("", "", "", grade) for grade in grades])
+
+    assert of("holds") == of("holds", "shown") == "yes"
+    assert of("fails") == "no"
+    assert of("not run yet") == of("shown") == "not run yet"
+    assert of("not established", "not run yet") == "not established"
+    assert of("fails", "not run yet") == "no"
+    for other in ("differs", "fails", "not established", "not run yet"):
+        assert of("holds", other) == "in part"
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -160,9 +212,12 @@ def test_every_run_of_every_comparison_has_settings(name):
             assert (small.updates, small.workers) == (4, 2)
             assert small.method == full.method
     # Every claim names runs of the comparison and can be checked.
-    everyone = Ranking({run: [falling(5)] for run in comparison.runs}, 8.0, comparison.axis)
-    for claim in comparison.claims:
-        assert claim.check(everyone).grade in ("holds", "weaker", "fails")
+    everyone = Ranking(
+        {run: [falling(5)] for run in comparison.runs}, comparison.level, comparison.axis
+    )
+    for check in all_checks(comparison.claims, everyone):
+        assert check.grade in GRADES
+        assert check.grade != "not run yet"
     if comparison.shares is not None:
         others, seed = COMPARISONS[comparison.shares], comparison.seeds[0]
         shared = set(comparison.runs) & set(others.runs)

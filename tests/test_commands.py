@@ -109,7 +109,7 @@ def test_version():
         ("nres train lorenz --meth", "--method"),
         ("nres train lorenz --method np", ""),
         ("nres train lorenz --method nr", "nres"),
-        ("nres train lorenz --optimizer ada", "adam\nadamw\nadagrad"),
+        ("nres train lorenz --optimizer ada", "adam\nadamw\nadagrad\nadam_root"),
     ],
 )
 def test_shell_completion(words, expected):

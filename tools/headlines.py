@@ -1,9 +1,13 @@
 """The headline results, for README.md and docs/index.md."""
 
+import re
 from typing import Any
 
 import reproduction_page
-from results import load, table
+from nres_paper.figures import FIGURES
+from nres_paper.grades import NOT_RUN
+from nres_paper.reproduction import read_summaries
+from results import ROOT, load, table
 
 
 def headlines() -> str:
@@ -33,7 +37,7 @@ def headlines() -> str:
 
 def verdicts() -> str:
     """Say in one sentence how much of the paper is reproduced."""
-    return f"Of the paper's {reproduction_page.counts().told()}"
+    return reproduction_page.counts().told()
 
 
 def _lorenz() -> tuple[str, str]:
@@ -69,15 +73,21 @@ def _halfcheetah() -> tuple[str, str]:
 
 def _times(figure: str, method: str) -> str:
     """Return how much longer a method takes than NRES, and what the paper says."""
-    checks: list[dict[str, Any]] = load(f"{figure}/summary.json")["checks"]
-    check = next(check for check in checks if check["about"].startswith(method))
-    ours = check["ours"]
-    times, _, _ = ours.partition("× (")
-    shown = f"{times}×" if times != ours else ours
-    return f"{shown} (paper: {check['paper']})"
+    summary = _summaries().get(figure)
+    if summary is None:
+        return f"{NOT_RUN} ({figure})"
+    check = next(check for check in summary["checks"] if check["about"].startswith(method))
+    shown = re.search(r"(> )?[\d.,e+]+×", check["ours"])
+    return f"{shown[0] if shown else check['ours']} (paper: {check['paper']})"
+
+
+def _summaries() -> dict[str, dict[str, Any]]:
+    return read_summaries(ROOT / "results", FIGURES)
 
 
 def _variance() -> tuple[str, str]:
+    if "variance-K" not in _summaries():
+        return NOT_RUN, "`nres reproduce variance-K`"
     tables = [entry["rows"] for entry in load("variance-K/measured.json")["checkpoints"]]
     by_method = [{row["method"]: row["variance"] for row in rows} for rows in tables]
     least = sum(min(found, key=lambda name: found[name]) == "NRES" for found in by_method)

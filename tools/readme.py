@@ -12,6 +12,9 @@ import headlines
 import reproduction_page
 import scaling_page
 import settings_page
+from nres_paper.figures import FIGURES
+from nres_paper.grades import NOT_RUN
+from nres_paper.reproduction import read_summaries
 from nres_paper.studies import PAPER_FULLES, PAPER_NRES
 from results import ROOT, load, table
 
@@ -181,21 +184,21 @@ def tuned_optimizers() -> str:
 
 
 def learned() -> str:
-    def read(name):
-        text = (ROOT / "results/learned-optimizer" / name).read_text()
-        return [json.loads(line) for line in text.splitlines()]
-
-    evals = read("metrics.jsonl")[1:]
+    text = (ROOT / "results/learned-optimizer/metrics.jsonl").read_text()
+    evals = [json.loads(line) for line in text.splitlines()][1:]
     first = next(row for row in evals if row["value"] < math.log(10))
     best = min(row["value"] for row in evals)
-    exact = [row["eval/loss"] for row in read("single/metrics.jsonl") if "eval/loss" in row]
-    return (
+    told = (
         f"fell from {evals[0]['value']:.0f} to {evals[-1]['value']:.3f} (best: {best:.3f}) in "
         f"{evals[-1]['update']:,} updates, which took {evals[-1]['seconds']:.0f} seconds on an "
-        f"H200. After {first['update']:,} updates it was below the loss of guessing, ln 10. With "
-        "full precision instead of TF32 (`JAX_DEFAULT_MATMUL_PRECISION=highest`) it ended at "
-        f"{exact[-1]:.3f}"
+        f"H200. After {first['update']:,} updates it was below the loss of guessing, ln 10"
     )
+    if not has_results("learned-optimizer"):
+        told += (
+            ". This run and the optimizer in results/ are older than the preset, and started from "
+            "other initial parameters than the paper's"
+        )
+    return told
 
 
 def simulators() -> str:
@@ -240,6 +243,9 @@ def variance_periods() -> str:
         ("the learned optimizer", "variance-K"),
         ("Lorenz", "variance-lorenz-K"),
     ):
+        if not has_results(name):
+            sentences.append(f"on {system}, `{name}` is {NOT_RUN}")
+            continue
         tables = [c["rows"] for c in load(f"{name}/measured.json")["checkpoints"]]
         least = sum(min(t, key=lambda r: r["variance"])["method"] == "NRES" for t in tables)
         ratios = [
@@ -254,7 +260,31 @@ def variance_periods() -> str:
     return "; ".join(sentences)
 
 
+def variance_picture() -> str:
+    return picture(
+        "variance-K", "Learned optimizers: total variance against the period, at eight checkpoints"
+    )
+
+
+def landscape_picture() -> str:
+    return picture("landscape", "The loss along a random direction, and the norm of its gradient")
+
+
+def picture(name: str, what: str) -> str:
+    """Show the drawing of a figure, or say that there is none."""
+    if not has_results(name):
+        return f"\n(`{name}` is {NOT_RUN}.)\n"
+    return f"\n![{what}](../results/{name}/{name}.png)\n"
+
+
+def has_results(name: str) -> bool:
+    """Return whether there are results of a figure with the settings that are planned now."""
+    return name in read_summaries(ROOT / "results", FIGURES)
+
+
 def variance_fulles() -> str:
+    if not has_results("variance-fulles"):
+        return f"\n(`variance-fulles` is {NOT_RUN}.)\n"
     rows = []
     for i, entry in enumerate(load("variance-fulles/measured.json")["checkpoints"]):
         by_method = {row["method"]: row for row in entry["rows"]}
@@ -327,6 +357,8 @@ PARTS = (
     *reproduction_page.PARTS,
     *settings_page.PARTS,
     variance_periods,
+    variance_picture,
+    landscape_picture,
     variance_fulles,
     variance_lorenz,
     theory,

@@ -2,78 +2,95 @@
 
 from typing import Any, NamedTuple
 
+from nres_paper.comparing import place
 from nres_paper.figures import FIGURES
-from nres_paper.reproduction import (
-    NOT_RUN,
-    PaperFigure,
-    place,
-    read_summaries,
-    verdict_line,
-)
+from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, SHOWN, UNKNOWN, VERDICTS
+from nres_paper.reproduction import PaperFigure, read_summaries, verdict_line
 from results import ROOT, load, table
 
 
 class Counts(NamedTuple):
     """The number of figures and tables of the paper by verdict, and of statements by grade."""
 
-    figures: int
-    yes: int
-    part: int
-    no: int
-    statements: int
-    holds: int
-    weaker: int
-    fails: int
+    verdicts: dict[str, int]
+    grades: dict[str, int]
 
     def told(self) -> str:
         """Return the number of experiments by verdict, in words."""
-        parts = [f"{self.yes} are reproduced in full", f"{self.part} in part"]
-        parts += [f"{self.no} not at all"] if self.no else []
-        *most, last = parts
-        told = f"{', '.join(most)} and {last}"
-        return f"{self.figures} experiments that we repeated, {told}"
+        parts = [_counted(n, _VERDICTS[v]) for v, n in self.verdicts.items() if n]
+        return f"Of {sum(self.verdicts.values())} experiments of the paper, {_listed(parts)}"
+
+
+_VERDICTS = {
+    "yes": ("is reproduced in full", "are reproduced in full"),
+    "in part": ("is reproduced in part", "are reproduced in part"),
+    "no": ("is not reproduced", "are not reproduced"),
+    UNKNOWN: ("is not established", "are not established"),
+    NOT_RUN: ("is not run yet", "are not run yet"),
+}
+_GRADES = {
+    HOLDS: ("holds", "hold"),
+    DIFFERS: ("differs in size", "differ in size"),
+    FAILS: ("fails", "fail"),
+    UNKNOWN: ("is not established", "are not established"),
+    NOT_RUN: ("is not measured yet", "are not measured yet"),
+}
+
+
+def _counted(count: int, words: tuple[str, str]) -> str:
+    return f"{count} {words[count != 1]}"
+
+
+def _listed(parts: list[str]) -> str:
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def counts() -> Counts:
     """Count the verdicts on figures and tables that are in the paper."""
     graded = _graded()
-    verdicts = [summary["reproduced"] for summary in graded.values()]
+    verdicts = [graded[n]["reproduced"] if n in graded else NOT_RUN for n in _in_paper()]
     grades = [check["grade"] for summary in graded.values() for check in summary["checks"]]
     return Counts(
-        figures=len(verdicts),
-        yes=verdicts.count("yes"),
-        part=verdicts.count("in part"),
-        no=verdicts.count("no"),
-        statements=len(grades),
-        holds=grades.count("holds"),
-        weaker=grades.count("weaker"),
-        fails=grades.count("fails"),
+        {name: verdicts.count(name) for name in VERDICTS},
+        {name: grades.count(name) for name in (HOLDS, DIFFERS, FAILS, UNKNOWN, NOT_RUN)},
     )
+
+
+def _in_paper() -> list[str]:
+    return [name for name, figure in FIGURES.items() if figure.label]
 
 
 def summary() -> str:
     """Say in words which figures are reproduced, and in what the others differ."""
     found = counts()
+    told = [_counted(n, _GRADES[grade]) for grade, n in found.grades.items() if n]
     lines = [
-        f"\nWe checked {found.statements} statements of the paper: {found.holds} hold, "
-        f"{found.weaker} come out weaker, and {found.fails} fail. Of the {found.told()}.",
+        f"\n{found.told()}. Of {sum(found.grades.values())} statements about those with results, "
+        f"{_listed(told)}.",
     ]
     headings = {
         "yes": "**Reproduced.** Every statement about these figures holds:",
-        "in part": "**Reproduced in part.** The statements below each claim fail or are weaker:",
+        "in part": "**Reproduced in part.** The statements below each claim do not hold:",
         "no": "**Not reproduced.**",
+        UNKNOWN: "**Not established.** Runs are missing, or too few to tell:",
     }
     for verdict, heading in headings.items():
         mine = {n: s for n, s in _graded().items() if s["reproduced"] == verdict}
         if mine:
             lines += [f"\n{heading}\n", *(_told(name, told) for name, told in mine.items())]
+    missing = [f"[{name}](#{name.lower()})" for name in _in_paper() if name not in _graded()]
+    if missing:
+        lines.append(
+            f"\n**Not run yet** from the paper's initial parameters: {', '.join(missing)}."
+        )
     return "\n".join([*lines, ""])
 
 
 def _graded() -> dict[str, dict[str, Any]]:
     """Return the summaries of figures in the paper that have a verdict."""
     summaries = read_summaries(ROOT / "results", FIGURES)
-    wanted = ("yes", "in part", "no")
+    wanted = [name for name in VERDICTS if name != NOT_RUN]
     return {name: s for name, s in summaries.items() if s["reproduced"] in wanted}
 
 
@@ -84,8 +101,11 @@ def _told(name: str, summary: dict[str, Any]) -> str:
         f"    - **{check['grade'].capitalize()}:** {check['about']}. "
         f"Paper: *{check['paper']}*. Here: {check['ours']}."
         for check in summary["checks"]
-        if check["grade"] != "holds"
+        if check["grade"] not in (HOLDS, SHOWN, NOT_RUN)
     ]
+    missing = [check["about"] for check in summary["checks"] if check["grade"] == NOT_RUN]
+    if missing:
+        shortfalls.append(f"    - **{NOT_RUN.capitalize()}:** {'; '.join(missing)}.")
     return "\n".join([claim, *shortfalls])
 
 

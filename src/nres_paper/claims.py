@@ -4,122 +4,67 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from nres.runs import AXES, Evaluations, lower_median
-
-REFERENCE = "NRES"
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One statement of the paper and the corresponding result here."""
-
-    about: str
-    paper: str
-    ours: str
-    grade: str
-    """`holds`; `weaker` (the same direction, but less than half as large, or only for most runs);
-    or `fails`."""
-
-
-def verdict(checks: Sequence[Check]) -> str:
-    """Combine the grades of all statements into `yes`, `in part` or `no`."""
-    grades = {check.grade for check in checks}
-    if grades == {"holds"}:
-        return "yes"
-    return "no" if grades == {"fails"} else "in part"
-
-
-@dataclasses.dataclass(frozen=True)
-class Ranking:
-    """Times at which the runs of a comparison reach a level, by name, with one run per seed."""
-
-    runs: Mapping[str, Sequence[Evaluations]]
-    """Smoothed evaluations."""
-    level: float
-    axis: str
-
-    def reached(self, name: str, axis: str | None = None) -> list[float]:
-        """Return the position on the axis at which each seed first reaches the level."""
-        return [run.first(self.level, axis or self.axis) for run in self.runs[name]]
-
-    def best(self, name: str) -> float:
-        """Return the lowest value of a run, as the median over seeds."""
-        return lower_median([run.least() for run in self.runs[name]])
-
-    def arrival(self, name: str, axis: str | None = None) -> float:
-        """Return the mean over seeds of `reached`; infinite if a seed never reaches the level."""
-        return float(np.mean(self.reached(name, axis)))
-
-    def ratios(self, name: str, than: str = REFERENCE) -> list[float]:
-        """Return how many times longer than another method each seed takes to reach the level.
-
-        The ratio is zero where the other method never reaches the level or starts below it,
-        because such a pair proves nothing.
-        """
-        return [_over(mine, other) for mine, other, _ in self._pairs(name, than)]
-
-    def ratio(self, name: str, than: str = REFERENCE) -> float:
-        """Return the median of `ratios`, or NaN if the other method mostly misses the level."""
-        middle = lower_median(self.ratios(name, than))
-        return middle if middle > 0 else math.nan
-
-    def at_least(self, name: str, than: str = REFERENCE) -> float:
-        """Return the median of `ratios`, with its full length for a run that never arrives."""
-        return lower_median(
-            [_over(min(mine, end), other) for mine, other, end in self._pairs(name, than)]
-        )
-
-    def _pairs(self, name: str, than: str) -> list[tuple[float, float, float]]:
-        """Return the arrivals of two methods at common seeds, and the end of the first method."""
-        ends = [float(run.at[self.axis][-1]) for run in self.runs[name]]
-        return list(zip(self.reached(name), self.reached(than), ends, strict=False))
-
-    def few(self, *names: str) -> str:
-        """State the number of seeds of some methods if other methods have more."""
-        seeds = min(len(self.runs[name]) for name in names)
-        most = max(map(len, self.runs.values()))
-        return "" if seeds == most else f" ({seeds} seed{'s' * (seeds > 1)})"
-
-    def partly(self, name: str) -> str:
-        """State how many seeds of a method reach the level, if only some of them do."""
-        times = self.reached(name)
-        there = sum(map(math.isfinite, times))
-        some = 0 < there < len(times)
-        return f"; {there} of {len(times)} seeds of {name} reach the level" if some else ""
-
-    def longer(self, name: str, than: str = REFERENCE) -> str:
-        """State how many times longer a method takes, as text."""
-        ratio = self.ratio(name, than)
-        if math.isnan(ratio):
-            start = sum(time == 0 for time in self.reached(than)) > len(self.runs[than]) / 2
-            return f"{than} starts below the level" if start else f"{than} never reaches the level"
-        if math.isinf(ratio):
-            bound = _times(self.at_least(name, than))
-            return f"never (> {bound}){self.partly(name)}{self.partly(than)}"
-        return _times(ratio) + _range(self.ratios(name, than)) + self.partly(than)
-
-    def to_json(self, name: str) -> dict[str, Any]:
-        """Return all numbers of one method as JSON."""
-        runs = self.runs[name]
-        return {
-            "reached": {axis: self.reached(name, axis) for axis in AXES},
-            "times_longer": self.ratio(name),
-            "times_longer_by_seed": self.ratios(name),
-            "start": [float(run.values[0]) for run in runs],
-            "best": [run.least() for run in runs],
-            "end": {axis: [float(run.at[axis][-1]) for run in runs] for axis in AXES},
-        }
+from nres_paper.grades import (
+    BAND,
+    DIFFERS,
+    FAILS,
+    HOLDS,
+    NOT_RUN,
+    SHOWN,
+    UNKNOWN,
+    Check,
+    counted,
+    mean,
+    number,
+    times,
+)
+from nres_paper.ranking import REFERENCE, Estimate, Ranking, estimate, p_text
 
 
 class Claim(Protocol):
     """A statement about a comparison."""
 
-    def check(self, ranking: Ranking) -> Check:
-        """Check the statement against a ranking."""
+    @property
+    def longer(self) -> bool:
+        """True if the statement is about the whole runs, and not about the paper's updates."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The runs that the statement is about."""
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """The subject of the statement, and what the paper says about it."""
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        """Return the result here as text, and its grade."""
+
+
+def checked(claim: Claim, ranking: Ranking) -> Check:
+    """Check a statement against a ranking."""
+    about, paper = claim.said
+    if any(not ranking.runs.get(name) for name in claim.names):
+        return Check(about, paper, NOT_RUN, NOT_RUN)
+    few = _few(ranking, claim.names)
+    if not claim.longer:
+        ranking = ranking.within_budget()
+    return Check(about + few, paper, *claim.judged(ranking))
+
+
+def all_checks(claims: Sequence[Claim], ranking: Ranking) -> tuple[Check, ...]:
+    """Check statements; those about seconds are followed by the same on the other axes."""
+    found = []
+    for claim in claims:
+        found.append(checked(claim, ranking))
+        if isinstance(claim, Slower) and ranking.axis == "seconds" and claim.axis is None:
+            for axis in ("total_steps", "sequential_steps"):
+                other = dataclasses.replace(claim, axis=axis, factor=1.0)
+                found.append(dataclasses.replace(checked(other, ranking), paper="", grade=SHOWN))
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,25 +72,68 @@ class Slower:
     """The claim that a method takes longer than another, by a factor if the paper gives one."""
 
     name: str
-    paper: float = 1.0
+    factor: float = 1.0
     than: str = REFERENCE
     axis: str | None = None
     """The axis to count on; by default that of the comparison."""
     more: bool = False
     """True if the paper says "more than"."""
+    percent: float | None = None
+    """The share of steps that the other method saves, if the paper states that instead."""
+    longer: ClassVar[bool] = False
 
-    def check(self, ranking: Ranking) -> Check:
-        about = self.name + ranking.few(self.name)
-        said = "> " * self.more + _times(self.paper) if self.paper > 1 else "longer"
-        if self.axis is not None:
-            ranking = dataclasses.replace(ranking, axis=self.axis)
-            about = f"{about}, {_counted(self.axis)}"
-        text = ranking.longer(self.name, self.than)
-        if math.isnan(ranking.ratio(self.name, self.than)):
-            return Check(about, said, text, "fails")
-        ratio = ranking.at_least(self.name, self.than)
-        enough = ratio >= self.paper / 2 and not ranking.partly(self.than)
-        return Check(about, said, text, "fails" if ratio <= 1 else "holds" if enough else "weaker")
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, self.than
+
+    @property
+    def said(self) -> tuple[str, str]:
+        about = self.name if self.axis is None else f"{self.name}, {counted(self.axis)}"
+        if self.percent is not None:
+            return about, f"{self.than} needs {self.percent:g} % fewer"
+        return about, "> " * self.more + times(self.factor) if self.factor > 1 else "longer"
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        ratios = ranking.ratios(self.name, self.than, self.axis)
+        missing = sum(map(math.isnan, ratios))
+        if missing == len(ratios):
+            start = min(ranking.reached(self.than)) == 0
+            return f"{self.than} {'starts below' if start else 'never reaches'} the level", FAILS
+        found = estimate([ratio for ratio in ratios if not math.isnan(ratio)])
+        there = ranking.arrived(self.name)
+        never = there < len(ranking.runs[self.name])
+        text = f"{'> ' * never}{times(found.middle)}"
+        paper = self.factor if self.percent is None else 1 / (1 - self.percent / 100)
+        if self.percent is not None:
+            text += f", {1 - 1 / found.middle:.0%} fewer"
+        if paper > 1 and not self.more:
+            text += f"; {found.middle / paper:.2g} of the paper's factor"
+        text += f" ({found})"
+        if never:
+            text = f"{there} of {len(ranking.runs[self.name])} seeds reach the level; " + text
+        if missing:
+            count = ranking.arrived(self.than)
+            text += f"; {count} of {len(ranking.runs[self.than])} seeds of {self.than} reach it"
+        if (self.axis or ranking.axis) == "seconds" and len(ranking.machines(*self.names)) > 1:
+            return f"{text}; on different machines", UNKNOWN
+        return text, self._grade(found, paper, never, bool(missing))
+
+    def _grade(self, found: Estimate, paper: float, never: bool, missing: bool) -> str:
+        if found.below and not never:
+            return FAILS
+        if missing or not found.above:
+            return UNKNOWN
+        if self.more:
+            if found.low > paper:
+                return HOLDS
+            return DIFFERS if found.high < paper and not never else UNKNOWN
+        if paper == 1:
+            return HOLDS
+        if found.middle > BAND * paper:
+            return DIFFERS
+        if never:  # the factor is a lower bound
+            return UNKNOWN
+        return HOLDS if found.middle >= paper / BAND else DIFFERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,132 +141,177 @@ class Never:
     """The claim that a method does not reach the level within its updates."""
 
     name: str
+    longer: ClassVar[bool] = False
 
-    def check(self, ranking: Ranking) -> Check:
-        about, text = self.name + ranking.few(self.name), ranking.longer(self.name)
-        ratio = ranking.ratio(self.name)
-        if math.isnan(ratio) or ranking.at_least(self.name) <= 1:
-            return Check(about, "never", text, "fails")
-        none = math.isinf(ratio) and not ranking.partly(self.name) + ranking.partly(REFERENCE)
-        return Check(about, "never", text, "holds" if none else "weaker")
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return self.name, "never"
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        there, seeds = ranking.arrived(self.name), len(ranking.runs[self.name])
+        if there:
+            after = mean([t for t in ranking.reached(self.name) if math.isfinite(t)])
+            return f"{there} of {seeds} seeds, after {after} {counted(ranking.axis)}", FAILS
+        updates = min(ranking.ends(self.name, "update"))
+        text = f"never in {updates:,.0f} updates, {number(min(ranking.ends(self.name, STEPS)))} "
+        text += counted(STEPS)
+        if ranking.is_short(self.name):
+            return f"{text} (paper: {ranking.budgets[self.name]:,} updates)", UNKNOWN
+        return text, HOLDS
+
+
+STEPS = "total_steps"
 
 
 @dataclasses.dataclass(frozen=True)
 class Reaches:
-    """The claim that a method reaches the level after a number of steps, averaged over seeds.
-
-    The claim holds up to twice as many steps, and fails above ten times as many.
-    """
+    """The claim that a method reaches the level after a number of steps, averaged over seeds."""
 
     name: str
     paper: float | None = None
-    """The paper's number of steps; `None` accepts any number within the budget."""
-    axis: str = "total_steps"
+    """The paper's number of steps; `None` accepts any number within the updates."""
+    axis: str = STEPS
+    longer: ClassVar[bool] = False
 
-    def check(self, ranking: Ranking) -> Check:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        about = f"{self.name}, {counted(self.axis)}"
+        return about, "solved" if self.paper is None else number(self.paper)
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
         steps = ranking.reached(self.name, self.axis)
-        mean = ranking.arrival(self.name, self.axis)
-        about = f"{self.name}, {_counted(self.axis)}"
-        said = "within the budget" if self.paper is None else _number(self.paper)
-        if math.isinf(mean):
-            end = min(float(run.at[self.axis][-1]) for run in ranking.runs[self.name])
-            solved = sum(map(math.isfinite, steps))
-            some = f"; {solved} of {len(steps)} seeds reach the level" if solved else ""
-            grade = "weaker" if solved > len(steps) / 2 else "fails"
-            return Check(about, said, f"never in {_number(end)}{some}", grade)
-        grade = "holds"
-        if self.paper is not None and mean > 2 * self.paper:
-            grade = "fails" if mean > 10 * self.paper else "weaker"
-        return Check(about, said, _mean(steps), grade)
-
-
-@dataclasses.dataclass(frozen=True)
-class Attains:
-    """The claim that a method reaches a value."""
-
-    name: str
-    paper: float
-
-    def check(self, ranking: Ranking) -> Check:
-        best = ranking.best(self.name)
-        grade = "holds" if best <= self.paper else "fails"
-        return Check(f"best value of {self.name}", f"{self.paper:.4g}", f"{best:.4g}", grade)
-
-
-@dataclasses.dataclass(frozen=True)
-class Better:
-    """The claim that each of these methods reaches a lower value than each of those."""
-
-    these: tuple[str, ...]
-    those: tuple[str, ...]
-
-    def check(self, ranking: Ranking) -> Check:
-        best = {name: ranking.best(name) for name in (*self.these, *self.those)}
-        right = [best[mine] < best[other] for mine in self.these for other in self.those]
-        most = sum(right) > len(right) / 2
-        text = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-        about = f"best value of {', '.join(self.these)}"
-        grade = "holds" if all(right) else "weaker" if most else "fails"
-        return Check(about, f"better than {', '.join(self.those)}", text, grade)
+        there = ranking.arrived(self.name)
+        if there < len(steps):
+            end = number(min(ranking.ends(self.name, self.axis)))
+            text = f"{there} of {len(steps)} seeds reach the level in {end}"
+            return text, DIFFERS if there > len(steps) / 2 else FAILS
+        if self.paper is None:
+            return mean(steps), HOLDS
+        factor = float(np.mean(steps)) / self.paper
+        text = f"{mean(steps)}; {factor:.2g} of the paper's"
+        return text, HOLDS if 1 / BAND <= factor <= BAND else DIFFERS
 
 
 @dataclasses.dataclass(frozen=True)
 class Sooner:
     """The claim that the methods reach the level in the given order."""
 
-    names: tuple[str, ...]
+    order: tuple[str, ...]
     axis: str | None = None
     """The axis to count on; by default that of the comparison."""
+    longer: ClassVar[bool] = False
 
-    def check(self, ranking: Ranking) -> Check:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.order
+
+    @property
+    def said(self) -> tuple[str, str]:
+        about = "order" if self.axis is None else counted(self.axis)
+        return about, f"in this order: {'; '.join(self.order)}"
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
         axis = self.axis or ranking.axis
-        # Compare equally many seeds of each method: the same seeds share their randomness.
-        seeds = min(len(ranking.runs[name]) for name in self.names)
-        alike = {name: ranking.runs[name][:seeds] for name in self.names}
-        among = dataclasses.replace(ranking, runs=alike)
-        times = [among.arrival(name, axis) for name in self.names]
-        right = [a < b for a, b in itertools.pairwise(times)]
-        text = "; ".join(f"{name} {_mean(among.reached(name, axis))}" for name in self.names)
-        grade = "holds" if all(right) else "weaker" if times[0] < times[-1] else "fails"
-        about, paper = _counted(axis) + ranking.few(*self.names), "; ".join(self.names)
-        return Check(about, f"in this order: {paper}", text, grade)
+        reached = {name: ranking.reached(name, axis) for name in self.order}
+        text = "; ".join(f"{name} {mean(reached[name])}" for name in self.order)
+        # A run that never arrives counts with its full length, which is less than it would need.
+        known = {
+            name: [min(both) for both in zip(reached[name], ranking.ends(name, axis), strict=True)]
+            for name in self.order
+        }
+        pairs = itertools.pairwise(self.order)
+        return in_order(
+            [(f"{a} and {b}", paired_ratio(ranking, known, b, a)) for a, b in pairs], text
+        )
 
 
-def _counted(axis: str) -> str:
-    return AXES[axis].replace(" unroll", "")
+@dataclasses.dataclass(frozen=True)
+class NoSlower:
+    """The claim that something costs a method little, compared with one that lacks it.
+
+    It holds if the method needs less than `BAND` times as many updates as the other.
+    """
+
+    name: str
+    than: str
+    statement: str
+    longer: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, self.than
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return f"updates of {self.name}, relative to {self.than}", self.statement
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        ratios = ranking.ratios(self.name, self.than, "update")
+        if any(map(math.isnan, ratios)) or ranking.arrived(self.name) < len(ratios):
+            return "some seeds do not reach the level", UNKNOWN
+        found = estimate(ratios)
+        grade = HOLDS if found.high < BAND else FAILS if found.low > BAND else UNKNOWN
+        return f"{times(found.middle)} ({found})", grade
 
 
-def _over(time: float, reference: float) -> float:
-    """Divide, or return zero if the reference never reaches the level or starts below it."""
-    return time / reference if 0 < reference < math.inf else 0.0
+@dataclasses.dataclass(frozen=True)
+class NearBest:
+    """The claim that a run reaches the level nearly as early as variants of it.
+
+    It holds if the mean over seeds is less than `BAND` times that of the best variant.
+    """
+
+    name: str
+    others: tuple[str, ...]
+    longer: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, *self.others
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return f"{self.name}, updates to the level", ""
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        reached = {name: ranking.reached(name, "update") for name in self.names}
+        text = "; ".join(f"{name}: {mean(reached[name])}" for name in self.names)
+        means = {name: float(np.mean(reached[name])) for name in self.names}
+        best = min(means.values())
+        if math.isinf(best):
+            return text, UNKNOWN
+        return text, HOLDS if means[self.name] < BAND * best else DIFFERS
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g}×" if ratio < 1000 else f"{_number(ratio)}×"
+def _few(ranking: Ranking, names: Sequence[str]) -> str:
+    """State the number of seeds of some methods if other methods have more."""
+    seeds = min((len(ranking.runs[n]) for n in names if n not in ranking.fixed), default=0)
+    most = max(map(len, ranking.runs.values()))
+    return "" if seeds in (0, most) else f" ({seeds} seed{'s' * (seeds > 1)})"
 
 
-def _range(ratios: Sequence[float]) -> str:
-    ratios = [ratio for ratio in ratios if ratio > 0]
-    if len(ratios) < 2:
-        return ""
-    low, high = (
-        "never" if math.isinf(value) else f"{value:.3g}" for value in (min(ratios), max(ratios))
-    )
-    return f" ({low} to {high})"
+def paired_ratio(
+    ranking: Ranking, values: Mapping[str, Sequence[float]], name: str, than: str
+) -> Estimate:
+    """Estimate the ratio of the values of two methods at their common seeds."""
+    pairs = ranking.paired(name, than, values)
+    return estimate([max(a, 1e-12) / max(b, 1e-12) for a, b in pairs])
 
 
-def _mean(steps: Sequence[float]) -> str:
-    """State the mean over seeds with the minimum and the maximum, as text."""
-    there, (low, high) = sum(map(math.isfinite, steps)), (min(steps), max(steps))
-    if 0 < there < len(steps):
-        return f"{_number(low)} to never ({there} of {len(steps)} seeds)"
-    spread = f" ({_number(low)} to {_number(high)})" if low < high else ""
-    return _number(float(np.mean(steps))) + spread
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "never"
-    if value >= 1e4:
-        return f"{value:.2e}"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def in_order(tests: Sequence[tuple[str, Estimate]], text: str) -> tuple[str, str]:
+    """Grade an order of methods by the tests of its pairs, whose ratios should exceed one."""
+    wrong = [pair for pair, found in tests if found.below]
+    open_ = [pair for pair, found in tests if not found.below and not found.above]
+    if wrong:
+        return f"{text}; reversed: {', '.join(wrong)}", FAILS
+    if open_:
+        return f"{text}; not separated: {', '.join(open_)}", UNKNOWN
+    return f"{text}; {p_text(max(found.p for _, found in tests))} or less", HOLDS

@@ -2,6 +2,7 @@
 
 import shlex
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +13,8 @@ from rich.table import Table
 from nres.cli import TOLD, Quiet, explained, finished, plain, say_line, tell, unknown
 from nres.runs import Run, Settings, SettingsError
 from nres_paper.figures import FIGURES
+from nres_paper.grades import NOT_RUN
 from nres_paper.reproduction import (
-    NOT_RUN,
     Context,
     make_summary,
     read_summaries,
@@ -47,6 +48,22 @@ def reproduce(
             help="Run N seeds.", min=1, metavar="N", show_default="as planned for the figure"
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Carry out only the runs with this name, for example PES; may be repeated.",
+            metavar="NAME",
+            show_default="all runs of the figure",
+        ),
+    ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Carry out only the runs with this seed; may be repeated.",
+            metavar="SEED",
+            show_default="all planned seeds",
+        ),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Make a small version, to see that it runs."),
@@ -66,7 +83,8 @@ def reproduce(
     Without an ID, list all figures and tables. The command writes a drawing
     (PNG and SVG), the measurements and summary.json (the claim, the paper's
     result and the result here) to OUT/ID. It uses existing results, and
-    resumes where it was interrupted.
+    resumes where it was interrupted. Claims about runs that were not made yet
+    say so.
 
     Example: nres reproduce lorenz-es
     """
@@ -78,6 +96,8 @@ def reproduce(
         raise SettingsError("--tier works only with `nres reproduce all`.")
     if seeds is not None and (quick or what in (None, "table")):
         raise SettingsError("--seeds works only with an ID or with all, and not with --quick.")
+    if (only or seed) and what not in FIGURES:
+        raise SettingsError("--only and --seed work only with an ID.")
     if what is None:
         console.print(_contents(folder))
     elif what == "table":
@@ -88,7 +108,7 @@ def reproduce(
         _all(names, folder, seeds, quick, quiet)
     elif what in FIGURES:
         _check_kind(folder, quick)
-        _one(what, folder, seeds, quick, quiet)
+        _one(what, folder, seeds, quick, quiet, only or (), seed or ())
     else:
         raise SettingsError(unknown("figure or table", what, [*FIGURES, "all", "table"]))
 
@@ -112,8 +132,18 @@ def _all(names: list[str], folder: Path, seeds: int | None, quick: bool, quiet: 
         raise typer.Exit(1)
 
 
-def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> None:
+def _one(
+    name: str,
+    out: Path,
+    seeds: int | None,
+    quick: bool,
+    quiet: bool,
+    only: Sequence[str] = (),
+    only_seeds: Sequence[int] = (),
+) -> None:
     console, folder = Console(quiet=quiet), out / name
+    if (only or only_seeds) and not FIGURES[name].takes_names:
+        raise SettingsError(f"--only and --seed do not apply to {name}, which has no named runs.")
     if seeds is not None and not FIGURES[name].takes_seeds:
         raise SettingsError(f"--seeds does not apply to {name}, whose seeds are fixed.")
     said: list[str] = []
@@ -125,8 +155,8 @@ def _one(name: str, out: Path, seeds: int | None, quick: bool, quiet: bool) -> N
         said.append(text)
         say_line(f"{name}: {text}", console)
 
-    context = Context(folder, name, quick, seeds, finish, say)
-    again = f"Resume with: {context.command} --out {shlex.quote(str(out))}"
+    context = Context(folder, name, quick, seeds, only, only_seeds, finish, say)
+    again = f"Resume with: {context.again} --out {shlex.quote(str(out))}"
     try:
         summary = make_summary(FIGURES[name], context)
     except KeyboardInterrupt:

@@ -1,27 +1,25 @@
 """Carry out the runs of a comparison, store them in one file, and rank them."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nres.cli import unknown
 from nres.runs import (
     Evaluations,
     MetricsError,
     Run,
-    RunError,
     Settings,
     SettingsError,
     build,
-    early_level,
     evaluated,
     read_lines,
     resolve,
     write_lines,
 )
-from nres_paper.claims import REFERENCE, Ranking
-from nres_paper.comparisons import Comparison
+from nres_paper.plans import Comparison
+from nres_paper.ranking import Ranking
 
 # The size of a quick version.
 QUICK_UPDATES, QUICK_WORKERS, QUICK_WINDOW, QUICK_HORIZON = 4, 2, 10, 20
@@ -60,10 +58,10 @@ class FinishedRun:
 def write_runs(path: Path, runs: Sequence[FinishedRun], before: Sequence[FinishedRun] = ()) -> None:
     """Write runs to one file: for each run, a line that describes it, then its evaluations.
 
-    The file also keeps the runs in `before` that are not among `runs`.
+    The file begins with the runs in `before`, in their order.
     """
-    others = [run for run in before if find_run(run.settings, runs) is None]
-    write_lines(path, (line for run in [*runs, *others] for line in run.lines()))
+    new = [run for run in runs if not _among(run, before)]
+    write_lines(path, (line for run in [*before, *new] for line in run.lines()))
 
 
 def read_runs(path: Path) -> list[FinishedRun]:
@@ -90,17 +88,20 @@ def read_runs(path: Path) -> list[FinishedRun]:
     ]
 
 
-def planned(comparison: Comparison, name: str, seed: int, quick: bool = False) -> Settings:
-    """Return the settings of one run of a comparison."""
+def planned(
+    comparison: Comparison, name: str, seed: int, quick: bool = False, rate: str | None = None
+) -> Settings:
+    """Return the settings of one run of a comparison, with its own learning rate or another."""
     run = comparison.runs[name]
     given: dict[str, Any] = {
         "updates": run.updates,
         "eval_every": max(1, run.updates // comparison.evaluations),
         "log_every": max(1, run.updates // 1200),
         "options": dict(comparison.options),
+        "lr": rate,
         **run.settings,
+        "seed": seed,
     }
-    given |= {"seed": seed, "start_seed": comparison.start_seed}
     if quick:
         full = resolve(comparison.system, run.method, **given)
         given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
@@ -120,6 +121,8 @@ def run_comparison(
     folder: Path,
     *,
     seeds: int | None,
+    only: Sequence[str] = (),
+    only_seeds: Sequence[int] = (),
     quick: bool,
     finished: Callable[[Path, Settings], Run],
     say: Callable[[str], Any],
@@ -130,35 +133,107 @@ def run_comparison(
         comparison: The runs and their settings.
         folder: The folder of the results. Unfinished runs are in its subfolder `runs`.
         seeds: The number of seeds; `None` for the planned number.
+        only: The names of the runs to carry out; by default all.
+        only_seeds: The seeds to carry out; by default all.
         quick: True to make tiny runs instead.
         finished: A function that starts or resumes the run with these settings in a folder.
         say: A function that is called with a line of text before each run.
 
     Returns:
-        All runs of the comparison, old and new.
+        All runs of the comparison that have results, old and new.
     """
+    for name in only:
+        if name not in comparison.runs:
+            raise SettingsError(unknown("run of this comparison", name, comparison.runs))
     chosen = _seeds(comparison, 1 if quick else seeds)
-    plan = [
-        (name, planned(comparison, name, seed, quick))
-        for name, run in comparison.runs.items()
-        for seed in chosen[: run.seeds if seeds is None else None]
-    ]
+    names = [name for name in comparison.runs if not only or name in only]
+    rates = comparison.rates[:1] if quick else comparison.rates
+    only_planned = seeds is None
+
+    def seeds_of(name: str) -> tuple[int, ...]:
+        return chosen[: comparison.runs[name].seeds if only_planned else None]
+
+    planned_seeds = sorted({seed for name in names for seed in seeds_of(name)})
+    for seed in only_seeds:
+        if seed not in planned_seeds:
+            raise SettingsError(
+                f"--seed {seed} is not among the planned seeds of these runs. Choose among "
+                f"{', '.join(map(str, planned_seeds))}."
+            )
     file = folder / "metrics.jsonl"
     known = read_runs(file)
     for run in known:
-        if run.name not in comparison.runs or run.settings != planned(
-            comparison, run.name, run.settings.seed, quick
-        ):
+        if not _fits(comparison, run, quick):
             raise SettingsError(
                 f"{file} contains runs with other settings, for example {run.name}: choose another "
                 "folder with --out."
             )
     if comparison.shares is not None:
-        known += read_runs(folder.parent / comparison.shares / "metrics.jsonl")
-    # Build everything before anything runs, so that a mistake in the last run shows at once.
+        shared = read_runs(folder.parent / comparison.shares / "metrics.jsonl")
+        wanted = [run for run in shared if run.settings.seed in chosen]
+        known += [run for run in wanted if _fits(comparison, run, quick)]
+
+    def plan(count: int | None, rates: Mapping[str, Sequence[str | None]]) -> _Plan:
+        return [
+            (name, planned(comparison, name, seed, quick, rate))
+            for name in names
+            for rate in rates.get(name, ())
+            for seed in seeds_of(name)[:count]
+            if not only_seeds or seed in only_seeds
+        ]
+
+    if rates:
+        first = plan(1, dict.fromkeys(names, rates))
+        _build(first, known)
+        tried = carry_out(first, folder, known, finished, say)
+        known += [run for run in tried if not _among(run, known)]
+        there = {run.name for run in known if run.settings.seed == chosen[0]}
+        best = {name: [best_rate(comparison, name, known)] for name in names if name in there}
+        if not best:
+            raise SettingsError(
+                f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
+                f"seed {chosen[0]} chooses: begin with --seed {chosen[0]}."
+            )
+        rest = plan(None, best)
+    else:
+        rest = plan(None, dict.fromkeys(names, (None,)))
+        _build(rest, known)
+    carry_out(rest, folder, known, finished, say)
+    if known:
+        _store(file, known)
+    return read_runs(file)
+
+
+_Plan = list[tuple[str, Settings]]
+
+
+def _build(plan: _Plan, known: Sequence[FinishedRun]) -> None:
+    """Build everything before anything runs, so that a mistake in the last run shows at once."""
     for settings in {name: one for name, one in plan if not find_run(one, known)}.values():
         build(settings)
-    return carry_out(plan, folder, known, finished, say)
+
+
+def _fits(comparison: Comparison, run: FinishedRun, quick: bool = False) -> bool:
+    """Return whether a stored run has the settings of the comparison."""
+    return run.name in comparison.runs and any(
+        run.settings == planned(comparison, run.name, run.settings.seed, quick, rate)
+        for rate in comparison.rates or (None,)
+    )
+
+
+def best_rate(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) -> str:
+    """Return the learning rate with which the first seed of a method does best.
+
+    That is the rate with which it reaches the level first and, if it never does, the one with the
+    lowest value.
+    """
+    tried = [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
+
+    def place(run: FinishedRun) -> tuple[float, float]:
+        values = run.evaluations.smoothed(comparison.smooth)
+        return values.first(comparison.level, comparison.axis), values.least()
+
+    return min(tried, key=place).settings.lr
 
 
 def carry_out(
@@ -177,13 +252,29 @@ def carry_out(
         new = found is None
         if found is None:
             say(f"{number} of {len(plan)}: {name}, seed {settings.seed}")
+            rates = [one.lr for other, one in plan if (other, one.seed) == (name, settings.seed)]
             path = folder / "runs" / f"{_file_name(name)}-{settings.seed}"
+            if len(rates) > 1:
+                path = path.with_name(f"{path.name}-{settings.lr}")
             found = FinishedRun.of(name, finished(path, settings))
         runs.append(dataclasses.replace(found, name=name))
         if new or number == len(plan):
-            # The file may contain more seeds than were asked for, or have gained some meanwhile.
-            write_runs(file, runs, read_runs(file))
+            _store(file, runs)
     return runs
+
+
+def _store(file: Path, runs: Sequence[FinishedRun]) -> None:
+    """Add runs to a file, which other processes may add to as well."""
+    import filelock  # imported here, since only writing needs it
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(file.parent / ".metrics.lock"):
+        write_runs(file, runs, read_runs(file))
+
+
+def _among(run: FinishedRun, others: Sequence[FinishedRun]) -> bool:
+    """Return whether a run is among others; quick versions of different runs may coincide."""
+    return any((run.name, run.settings) == (other.name, other.settings) for other in others)
 
 
 def find_run(settings: Settings, runs: Sequence[FinishedRun]) -> FinishedRun | None:
@@ -191,17 +282,36 @@ def find_run(settings: Settings, runs: Sequence[FinishedRun]) -> FinishedRun | N
     return next((run for run in runs if run.settings == settings), None)
 
 
+def place(device: dict[str, Any]) -> str:
+    """Name a device in words."""
+    if device["backend"] != "cpu":
+        return str(device["kind"])
+    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
+
+
 def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
-    """Rank the runs of a comparison at its level, which by default the runs of NRES define."""
+    """Rank the runs of a comparison at its level."""
+    if comparison.rates:
+        names = {run.name for run in runs}
+        best = {name: best_rate(comparison, name, runs) for name in names}
+        runs = [run for run in runs if run.settings.lr == best[run.name]]
     smooth: dict[str, list[Evaluations]] = {}
-    for run in runs:
+    seeds: dict[str, list[int]] = {}
+    places: dict[str, frozenset[str]] = {}
+    for run in sorted(runs, key=lambda run: run.settings.seed):
         smooth.setdefault(run.name, []).append(run.evaluations.smoothed(comparison.smooth))
-    level = comparison.level
-    if level is None:
-        level = early_level(smooth[REFERENCE], comparison.early)
-    if not math.isfinite(level):
-        raise RunError(f"no evaluation of {REFERENCE} is finite: there is nothing to compare with.")
-    return Ranking(smooth, level, comparison.axis)
+        seeds.setdefault(run.name, []).append(run.settings.seed)
+        places[run.name] = places.get(run.name, frozenset()) | {place(run.device)}
+    planned_runs = comparison.runs.items()
+    return Ranking(
+        {name: smooth[name] for name in comparison.runs if name in smooth},
+        comparison.level,
+        comparison.axis,
+        seeds,
+        {name: run.budget for name, run in planned_runs if run.budget is not None},
+        frozenset(name for name, run in planned_runs if run.fixed),
+        places,
+    )
 
 
 def _seeds(comparison: Comparison, count: int | None) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Figure of a comparison: learning curves, and times to any level relative to NRES."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from nres.figures import (
     save_drawing,
 )
 from nres.runs import AXES, curve, lower_median
-from nres_paper.claims import REFERENCE, Ranking, Slower
-from nres_paper.comparisons import Comparison
+from nres_paper.claims import Slower
+from nres_paper.plans import Comparison
+from nres_paper.ranking import REFERENCE, Ranking
 
 # The number of levels at which methods are compared with NRES.
 LEVELS = 60
@@ -59,7 +61,8 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
         + "Band: range over seeds" * (seeds > 1),
         fontsize="medium",
     )
-    _longer(comparison, ranking, styles, right)
+    if REFERENCE in ranking.runs:
+        _longer(comparison, ranking, styles, right)
     for panel in (left, right):
         panel.grid(alpha=0.3)
     handles, labels = left.get_legend_handles_labels()
@@ -78,17 +81,17 @@ def _longer(
         start = min(start, comparison.top)
     levels = np.geomspace(start, best, LEVELS) if best > 0 else np.linspace(start, best, LEVELS)
     for name, run in comparison.runs.items():
-        if run.asymptote:
+        if run.asymptote or name not in ranking.runs:
             continue
-        at = [Ranking(ranking.runs, float(level), comparison.axis).ratio(name) for level in levels]
+        at = [dataclasses.replace(ranking, level=float(level)).ratio(name) for level in levels]
         ratios = np.array([ratio if ratio < math.inf else math.nan for ratio in at])
         if np.isfinite(ratios).any():
             panel.set_yscale("log")
             panel.plot(levels * comparison.scale, ratios, **styles[name])
     said: dict[float, str] = {}  # of several claims at the same height, name the first
     for claim in comparison.claims:
-        if isinstance(claim, Slower) and claim.paper > 1:
-            said.setdefault(claim.paper, claim.name)
+        if isinstance(claim, Slower) and claim.factor > 1 and claim.axis is None:
+            said.setdefault(claim.factor, claim.name)
     for paper, name in said.items():
         colour = styles[name]["color"]
         panel.axhline(paper, color=colour, lw=0.9, ls=":")

@@ -11,7 +11,7 @@ import numpy as np
 
 from nres.runs import (
     SYSTEMS,
-    SettingsError,
+    Settings,
     device,
     resolve,
     versions,
@@ -20,37 +20,33 @@ from nres.runs import (
 )
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 from nres_paper import learned_optimizer
-from nres_paper.claims import Check
 from nres_paper.comparing import FinishedRun, find_run, read_runs, write_runs
-from nres_paper.comparisons import LEARNED_START
+from nres_paper.grades import FAILS, HOLDS, Check
 from nres_paper.lorenz import local_minima
 from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
+from nres_paper.trajectory import pes_settings, pes_trajectory
 
-_system = SYSTEMS["learned-optimizer"].make
+_SYSTEM = "learned-optimizer"
+# The places on the trajectory of PES where the landscape is measured.
+_UPDATES = (10_000, 40_000, 80_000)
+_POINTS, _REACH, _ALONG = 201, 0.4, 0
 
-# The places where the landscape is measured: their names in the files, and in texts.
-_SHOWN = {
-    "at a fresh start": "at random initial parameters",
-    "at a learned optimizer": "at a learned optimizer",
-}
+
+def _make_system(**options: Any) -> LearnedOptimizerSystem:
+    known = SYSTEMS[_SYSTEM]
+    return known.make(**{**known.options, **options})
 
 
 def _landscape(context: Context) -> Result:
-    """Measure the loss along a line through initial and through learned parameters."""
-    system = _system(horizon=20 if context.quick else 1000)
-    at, along = jax.random.split(jax.random.key(LEARNED_START))
-    thetas = {"at a fresh start": system.initial_theta(at)}
-    learned = context.folder.parent / "learned-optimizer" / "optimizer.npz"
-    if learned.exists():
-        thetas["at a learned optimizer"] = read_optimizer(learned)[1]
-    elif not context.quick:
-        raise SettingsError(
-            f"{learned} does not exist: make it with `nres reproduce learned-optimizer`."
-        )
+    """Measure the loss along a line through parameters of a training run with PES."""
+    system = _make_system(horizon=20 if context.quick else 1000)
+    path = pes_trajectory(context, _SYSTEM).thetas
+    updates = list(path)[-1:] if context.quick else _UPDATES
+    thetas = {f"after {update:,} updates of PES": jnp.asarray(path[update]) for update in updates}
     marks = {name: _mark(theta) for name, theta in thetas.items()}
-    direction = jax.random.normal(along, thetas["at a fresh start"].shape)
+    direction = jax.random.normal(jax.random.key(_ALONG), next(iter(thetas.values())).shape)
     direction = direction / jnp.linalg.norm(direction)
-    distances = np.linspace(-0.4, 0.4, 9 if context.quick else 201)
+    distances = np.linspace(-_REACH, _REACH, 9 if context.quick else _POINTS)
     horizons = tuple(h for h in (1, 3, 10, 30, 100, 300, 1000) if h <= system.horizon)
     shorter = [LearnedOptimizerSystem(system.task, system.optimizer, horizon=h) for h in horizons]
     file = context.folder / "measured.json"
@@ -66,7 +62,7 @@ def _landscape(context: Context) -> Result:
         for name, theta in thetas.items():
             if name in found["loss"]:
                 continue
-            context.say(f"measuring the loss {_SHOWN[name]}")
+            context.say(f"measuring the loss {name}")
             began = time.perf_counter()
             along_line = learned_optimizer.landscape(system, theta, direction, distances)
             found["loss"][name] = along_line.tolist()
@@ -83,18 +79,18 @@ def _landscape(context: Context) -> Result:
     norms = found["gradient_norm"]
     learned_optimizer.landscape_figure(
         distances,
-        {_SHOWN[name].capitalize(): values for name, values in losses.items()},
+        {name.capitalize(): values for name, values in losses.items()},
         horizons,
-        {_SHOWN[name].capitalize(): values for name, values in norms.items()},
+        {name.capitalize(): values for name, values in norms.items()},
         context.drawing,
     )
     minima = {name: local_minima(values) for name, values in losses.items()}
     checks = tuple(
         Check(
-            f"local minima among {len(distances)} points, {_SHOWN[name]}",
+            f"local minima among {len(distances)} points, {name}",
             "jagged",
             str(count),
-            "holds" if count > 10 else "fails",
+            HOLDS if count > 10 else FAILS,
         )
         for name, count in minima.items()
     )
@@ -110,19 +106,23 @@ def _mark(theta: Any) -> str:
     return digest.hexdigest()
 
 
-def _learned(context: Context) -> Result:
-    """Learn an optimizer with NRES, and compare it with tuned optimizers on its task."""
-    updates = 4 if context.quick else 240_000
-    given: dict[str, Any] = {"workers": 2, "options": {"horizon": 20}} if context.quick else {}
-    settings = resolve(
-        "learned-optimizer",
+def _learned_settings(quick: bool = False) -> Settings:
+    updates = 4 if quick else 240_000
+    given: dict[str, Any] = {"workers": 2, "options": {"horizon": 20}} if quick else {}
+    return resolve(
+        _SYSTEM,
         "nres",
         updates=updates,
-        seed=LEARNED_START,
+        seed=0,
         eval_every=max(1, updates // 240),
         log_every=max(1, updates // 1200),
         **given,
     )
+
+
+def _learned(context: Context) -> Result:
+    """Learn an optimizer with NRES, and compare it with tuned optimizers on its task."""
+    settings = _learned_settings(context.quick)
     file, kept = context.folder / "optimizer.npz", context.folder / "metrics.jsonl"
     run = find_run(settings, read_runs(kept))
     if run is None or not file.exists():
@@ -132,7 +132,7 @@ def _learned(context: Context) -> Result:
         write_optimizer(folder, system, file)
         run = FinishedRun.of("NRES", folder)
         write_runs(kept, [run])
-    measured = _compared(context, _system(**settings.options), read_optimizer(file)[1])
+    measured = _compared(context, _make_system(**settings.options), read_optimizer(file)[1])
     curves = {name: np.array(curve, float) for name, curve in measured["losses"].items()}
     learned_optimizer.learned_figure(run.evaluations, curves, context.drawing)
     means = {name: float(curve.mean()) for name, curve in curves.items()}
@@ -146,7 +146,7 @@ def _learned(context: Context) -> Result:
         "mean loss on its own task",
         "not in the paper",
         f"learned: {means['learned']:.3f}; {best}: {means[best]:.3f}",
-        "holds" if means["learned"] < means[best] else "fails",
+        HOLDS if means["learned"] < means[best] else FAILS,
     )
     return Result(
         (check,),
@@ -195,14 +195,13 @@ LANDSCAPE = PaperFigure(
     "The loss of a learned optimizer along a random direction is jagged.",
     "gpu",
     _landscape,
-    "At random initial parameters, the loss has cliffs, and its exact gradient grows with every "
-    "step of backpropagation. After some learning, the loss is jagged, but by less than a "
-    "hundredth of its value, and the gradient stops growing after 100 steps. The paper does not "
-    "state at which parameters it measures.",
+    lambda: [_UPDATES, _POINTS, _REACH, pes_settings(_SYSTEM).to_json()],
+    "The loss is smooth at fresh initial parameters, and jagged along the way of a training run.",
 )
 LEARNED = PaperFigure(
     "",
     "A learned optimizer does better on its own task than tuned Adam.",
     "gpu",
     _learned,
+    lambda: _learned_settings().to_json(),
 )

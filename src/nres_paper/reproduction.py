@@ -1,19 +1,19 @@
 """Figures and tables of the paper, and the summaries that compare them with results here."""
 
 import dataclasses
+import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
-from nres_paper.claims import Check, verdict
-from nres_paper.comparing import FinishedRun, rank, run_comparison
+from nres_paper.claims import all_checks
+from nres_paper.comparing import FinishedRun, best_rate, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
-from nres_paper.comparisons import Comparison
-
-NOT_RUN = "not run yet"
-"""The verdict on a figure that has no results."""
+from nres_paper.grades import SHOWN, Check, verdict
+from nres_paper.plans import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Context:
     """True to make a small version that only shows that the command runs."""
     seeds: int | None
     """The number of seeds; `None` for the planned number."""
+    only: Sequence[str]
+    """The names of the runs to carry out; empty for all."""
+    only_seeds: Sequence[int]
+    """The seeds to carry out; empty for all."""
     finished: Callable[[Path, Settings], Run]
     """A function that starts or resumes the run with these settings in a folder."""
     say: Callable[[str], Any]
@@ -37,6 +41,12 @@ class Context:
         """The shell command that makes the figure."""
         asked = f" --seeds {self.seeds}" * (self.seeds is not None) + " --quick" * self.quick
         return f"nres reproduce {self.name}{asked}"
+
+    @property
+    def again(self) -> str:
+        """The shell command that goes on with the same runs of the figure."""
+        asked = "".join(f" --only {shlex.quote(name)}" for name in self.only)
+        return self.command + asked + "".join(f" --seed {seed}" for seed in self.only_seeds)
 
     @property
     def drawing(self) -> Path:
@@ -67,10 +77,28 @@ class PaperFigure:
     tier: str
     """The device on which the figure takes minutes rather than days: `cpu` or `gpu`."""
     make: Callable[[Context], Result]
+    plan: Callable[[], Any]
+    """Returns, as JSON, the settings that determine what is measured."""
     remark: str = ""
     """Notes for the reader."""
     takes_seeds: bool = False
     """True if the user may choose the number of seeds."""
+    takes_names: bool = False
+    """True if the user may choose some of the runs."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the plan, which tells results with other settings apart."""
+        plan = json.loads(json.dumps(self.plan()), object_hook=_without_later)
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:16]
+
+
+# Settings that are younger than some results, with the values that mean the same as their absence.
+_LATER: Mapping[str, Any] = {"warmup": None, "clip": None, "stop_after": None}
+
+
+def _without_later(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out later settings that have no effect, so that older results still count."""
+    return {k: v for k, v in values.items() if k not in _LATER or v != _LATER[k]}
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:
@@ -81,6 +109,8 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
             comparison,
             context.folder,
             seeds=context.seeds,
+            only=context.only,
+            only_seeds=context.only_seeds,
             quick=context.quick,
             finished=context.finished,
             say=context.say,
@@ -88,26 +118,38 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
         ranking = rank(comparison, runs)
         draw_comparison(comparison, ranking, context.drawing)
         return Result(
-            tuple(claim.check(ranking) for claim in comparison.claims),
+            checks_of(comparison, runs),
             {
                 "axis": comparison.axis,
                 "level": ranking.level,
                 "shown": {"what": comparison.shown, "times": comparison.scale},
                 "smoothed_over": comparison.smooth,
-                "methods": {
-                    name: {"seeds": [run.settings.seed for run in runs if run.name == name]}
-                    | ranking.to_json(name)
-                    for name in ranking.runs
-                },
+                "methods": {name: ranking.to_json(name) for name in ranking.runs},
                 "settings": {run.name: run.settings.to_json() for run in runs},
             },
             seeds=len({run.settings.seed for run in runs}),
             **metadata_of(runs),
         )
 
-    remark = " ".join(filter(None, (comparison.start, comparison.remark)))
+    def plan() -> Any:
+        runs = {
+            name: planned(comparison, name, comparison.seeds[0]).to_json()
+            for name in comparison.runs
+        }
+        return [runs, comparison.rates, comparison.level, comparison.smooth]
+
     about = comparison.label, comparison.claim, comparison.tier
-    return PaperFigure(*about, make, remark, takes_seeds=True)
+    return PaperFigure(*about, make, plan, comparison.remark, takes_seeds=True, takes_names=True)
+
+
+def checks_of(comparison: Comparison, runs: Sequence[FinishedRun]) -> tuple[Check, ...]:
+    """Check the claims of a comparison, and name the learning rates that were chosen."""
+    checks = all_checks(comparison.claims, rank(comparison, runs))
+    if not comparison.rates:
+        return checks
+    names = [name for name in comparison.runs if any(run.name == name for run in runs)]
+    best = "; ".join(f"{name} {best_rate(comparison, name, runs)}" for name in names)
+    return *checks, Check("learning rates", "", best, SHOWN)
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:
@@ -125,18 +167,12 @@ def first_and_others(metadata: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return first | {"others": others} if others else first
 
 
-def place(device: dict[str, Any]) -> str:
-    """Name a device in words."""
-    if device["backend"] != "cpu":
-        return str(device["kind"])
-    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
-
-
 def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
     """Make a figure, and write the paper's claim and the results to `summary.json`."""
     result = figure.make(context)
     summary = {
         "id": context.name,
+        "fingerprint": figure.fingerprint(),
         "figure": figure.label,
         "tier": figure.tier,
         "claim": figure.claim,
@@ -178,12 +214,12 @@ def verdict_line(summary: dict[str, Any]) -> str:
     return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
 
 
-def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Read the summaries in a folder of results, in the order of the names.
+def read_summaries(folder: Path, figures: Mapping[str, PaperFigure]) -> dict[str, dict[str, Any]]:
+    """Read the summaries in a folder of results, in the order of the figures.
 
-    Figures without results are left out.
+    Figures without results are left out, as are results that were measured with other settings.
     """
-    files = {name: folder / name / "summary.json" for name in names}
+    files = {name: folder / name / "summary.json" for name in figures}
     found = {}
     for name, file in files.items():
         if not file.exists():
@@ -196,4 +232,6 @@ def read_summaries(folder: Path, names: Mapping[str, Any]) -> dict[str, dict[str
             raise MetricsError(
                 f"{file} is damaged: delete it and run `nres reproduce {name}` to write it again."
             )
+        if found[name].get("fingerprint") != figures[name].fingerprint():
+            del found[name]
     return found

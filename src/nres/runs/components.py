@@ -16,6 +16,7 @@ from nres.runs.methods import METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, described, load_system
 from nres.runs.placement import check_placement, place
 from nres.runs.rates import learning_rate
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings
 from nres.schedule import Piecewise
 from nres.system import System, Theta
@@ -57,16 +58,14 @@ def build(settings: Settings) -> Components:
     check_placement(settings)
     system = load_system(settings.system, settings.options)
     estimator = make_estimator(settings, system)
-    start, key = jax.random.split(jax.random.key(settings.seed))
-    if settings.start_seed is not None:
-        start, _ = jax.random.split(jax.random.key(settings.start_seed))
+    _, key = jax.random.split(jax.random.key(settings.seed))
     if system.initial_theta is None:
         raise SettingsError(
             f"{settings.system} has no initial parameters: give it a method "
             "`initial_theta(self, key)` that returns them."
         )
     try:
-        theta = estimator.check(system.initial_theta(start))
+        theta = estimator.check(_initial_theta(settings, system))
     except MemoryError:
         raise
     except Exception as error:  # raised by the user's code, which runs here for the first time
@@ -87,6 +86,16 @@ def build(settings: Settings) -> Components:
         return {"loss": evaluate(system, theta, key, episodes=EPISODES).loss}
 
     return Components(system, estimator, optimizer, theta, key, measure)
+
+
+def _initial_theta(settings: Settings, system: Any) -> Theta:
+    """Draw the initial parameters from the start seed, or from the seed if there is none."""
+    known = SYSTEMS.get(settings.system)
+    if settings.start_seed is not None and known is not None and known.start is not None:
+        return known.start(system, settings.start_seed)
+    seed = settings.seed if settings.start_seed is None else settings.start_seed
+    start, _ = jax.random.split(jax.random.key(seed))
+    return system.initial_theta(start)
 
 
 def make_estimator(

@@ -51,6 +51,8 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     preset = None if known is None else known.presets.get(method)
     if preset is None:
         preset = _usual(system, method, given)
+    if known is not None and known.start_seed is not None:
+        given.setdefault("start_seed", known.start_seed)
     filled = {
         name: value
         for name, value in dataclasses.asdict(preset).items()

@@ -1,6 +1,7 @@
 """Methods and optimizers, by their names on the command line."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -56,4 +57,6 @@ OPTIMIZERS: Mapping[str, Callable[..., optax.GradientTransformation]] = MappingP
         name: getattr(optax, name)
         for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad", "lion", "lamb", "nadam")
     }
+    # With a constant under the square root, as in the paper's runs with learned optimizers.
+    | {"adam_root": functools.partial(optax.adam, eps_root=1e-8)}
 )

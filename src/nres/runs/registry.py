@@ -1,15 +1,18 @@
 """The registry: systems known by name, and the preset settings of each method on them.
 
-The numbers are the hyperparameters that Li et al. (NeurIPS 2023) tuned; their appendix lists them.
+The numbers are the hyperparameters that Li et al. (NeurIPS 2023) tuned, and the seeds are those of
+their initial parameters.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 
 from nres.pools.mujoco import MujocoPool
+from nres.runs.starts import model_start, optimizer_start, policy_start
 from nres.systems import Lorenz
 from nres.systems.learned_optimizer import (
     LearnedOptimizerSystem,
@@ -46,6 +49,10 @@ class KnownSystem:
     """The class that `make` returns."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of `make` that a run uses, and records, unless the user gives others."""
+    start_seed: int | None = None
+    """The seed of the initial parameters that all runs share, unless the user gives another."""
+    start: Callable[[Any, int], Any] | None = None
+    """Draws the initial parameters from a system and a start seed; by default the system does."""
 
 
 def _lorenz(**settings: Any) -> Preset:
@@ -72,20 +79,27 @@ def _learned_on(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSyst
         horizon: int = 1000,
         sequence: str = "fixed",
         data_seed: int = 0,
+        model_seed: int | None = None,
         **options: Any,
     ) -> LearnedOptimizerSystem:
-        return LearnedOptimizerSystem(
+        system = LearnedOptimizerSystem(
             task(**options),
             PerParameterMLP(width, depth),
             horizon=horizon,
             sequence=sequence,
             key=jax.random.key(data_seed),
         )
+        if model_seed is None or system.start is None:
+            return system
+        start = model_start(system.task, model_seed)
+        return eqx.tree_at(lambda s: s.start, system, start)
 
     return make
 
 
 # A per-parameter network learns to train one of these models; `width` and `depth` are its size.
+# `model_seed` draws the initial model of a fixed sequence as the paper does. The order of its
+# batches is not known, so `data_seed` draws another.
 fashion_mnist_system = _learned_on(fashion_mnist_task)
 cifar10_system = _learned_on(cifar10_task)
 
@@ -95,7 +109,7 @@ def _learned(**settings: Any) -> Preset:
         "workers": 100,
         "window": 1,
         "sigma": "0.01",
-        "optimizer": "adam",
+        "optimizer": "adam_root",
         "updates": 10_000,
     }
     return Preset(**(online | settings))
@@ -150,11 +164,15 @@ SYSTEMS: dict[str, KnownSystem] = {
             "gpes": _learned(lr="3e-4", period=16),
             "nres": _learned(lr="3e-4"),
             "bptt": _learned_ad(lr="3e-4", workers=1, window=None, updates=1000),
-            "tbptt": _learned_ad(lr="1e-2"),
+            # The paper's table says Adam, but its runs used gradient descent.
+            "tbptt": _learned_ad(lr="1e-2", optimizer="sgd"),
             "dodge": _learned_ad(lr="1e-5"),
             "uoro": _learned_ad(lr="3e-5"),
         },
         LearnedOptimizerSystem,
+        {"model_seed": 88},
+        start_seed=2,
+        start=optimizer_start,
     ),
     "learned-optimizer-cifar10": KnownSystem(
         "learn to train a CNN on CIFAR-10, T = 1000",
@@ -166,6 +184,9 @@ SYSTEMS: dict[str, KnownSystem] = {
             "nres": _learned_cifar(lr="3e-4"),
         },
         LearnedOptimizerSystem,
+        {"model_seed": 66},
+        start_seed=5,
+        start=optimizer_start,
     ),
     "swimmer": KnownSystem(
         "swim with three links (MuJoCo), T = 1000",
@@ -188,6 +209,8 @@ SYSTEMS: dict[str, KnownSystem] = {
             "nres": _half_cheetah(lr="3e-5"),
         },
         MujocoPool,
+        start_seed=1,
+        start=policy_start,
     ),
     # These are not in the paper, so the user gives a sigma and a learning rate.
     **{

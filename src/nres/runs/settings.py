@@ -183,7 +183,7 @@ class Settings:
         default=None,
         panel=OPTIMIZATION,
         metavar="SEED",
-        default_text="the same as --seed",
+        default_text="that of the paper, else the same as --seed",
         determines=True,
     )
     start_from: str | None = setting(

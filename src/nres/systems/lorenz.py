@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from nres.checks import check_memory, whole_number
+from nres.checks import check_memory, positive_number, whole_number
 from nres.evaluation import evaluate
 from nres.system import System
 
@@ -34,6 +34,8 @@ class Lorenz(System):
     Args:
         horizon: T, the number of steps in an episode.
         test_episodes: The number of random initial states over which `metrics` averages.
+        test_std: The standard deviation of these initial states. The paper's text says 0.1, and
+            its runs used 1.
 
     Example:
         ```python
@@ -49,15 +51,17 @@ class Lorenz(System):
 
     horizon: int = eqx.field(static=True)
     test_episodes: int = eqx.field(static=True)
+    test_std: float = eqx.field(static=True)
     observed: Float[Array, " horizon"]
     """The z-coordinate of the true trajectory after each step."""
 
     truth: ClassVar[tuple[float, float]] = (math.log(28.0), math.log(10.0))
     r"""The true parameters $(\ln r, \ln a)$, which generated the observations."""
 
-    def __init__(self, horizon: int = 2000, test_episodes: int = 2000):
+    def __init__(self, horizon: int = 2000, test_episodes: int = 2000, test_std: float = 0.1):
         self.horizon = whole_number("horizon", horizon)
         self.test_episodes = whole_number("test_episodes", test_episodes)
+        self.test_std = positive_number("test_std", test_std)
         check_memory(4 * self.horizon, f"a trajectory of {self.horizon:,} steps")
         self.observed = _trajectory(jnp.asarray(self.truth), horizon)
 
@@ -85,7 +89,7 @@ class Lorenz(System):
 
     def test_system(self) -> "LorenzTest":
         """Return the same problem with random initial states, on which progress is measured."""
-        return LorenzTest(self.horizon)
+        return LorenzTest(self.horizon, self.test_std)
 
     def test_loss(
         self, theta: Float[Array, "2"], key: Key[Array, ""], episodes: int = 10_000
@@ -104,16 +108,19 @@ class Lorenz(System):
 
 
 class LorenzTest(System):
-    r"""The Lorenz problem from a random initial state $\mathcal N((1.2, 1.3, 1.6), 0.01\,I)$.
+    r"""The Lorenz problem from a random initial state $\mathcal N((1.2, 1.3, 1.6), s^2 I)$.
 
     The true system starts from the same state and runs along.
     """
 
     horizon: int = eqx.field(static=True, default=2000)
     """T, the number of steps in an episode."""
+    std: float = eqx.field(static=True, default=0.1)
+    """s, the standard deviation of the initial state."""
 
     def init(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> tuple[Point, Point]:
-        start = jnp.asarray(_START, theta.dtype) + 0.1 * jax.random.normal(key, (3,), theta.dtype)
+        noise = self.std * jax.random.normal(key, (3,), theta.dtype)
+        start = jnp.asarray(_START, theta.dtype) + noise
         return _point(start), _point(start)
 
     def step(self, state, theta, t, key):
