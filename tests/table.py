@@ -53,7 +53,12 @@ class OneSided(nres.Gaussian):
         return jax.tree.map(members, theta, epsilon)
 
 
-LAWS = {"Gaussian": nres.Gaussian(), "Rademacher": Rademacher(), "OneSided": OneSided()}
+LAWS = {
+    "Gaussian": nres.Gaussian(),
+    "Orthogonal": nres.Orthogonal(),
+    "Rademacher": Rademacher(),
+    "OneSided": OneSided(),
+}
 
 
 class OnePendulum(nres.System):

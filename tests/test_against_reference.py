@@ -34,7 +34,7 @@ CASES = [
 def make(method, system, window, period, sigma):
     arguments = {"workers": WORKERS, "sigma": sigma}
     if method != "FullES":
-        arguments["window"] = window
+        arguments |= {"window": window, "phases": "independent"}
     if method == "GPES":
         arguments["period"] = period
     return getattr(nres, method)(system, **arguments)

@@ -1,5 +1,7 @@
 """`Orthogonal`: Gaussian noise whose directions are orthogonal among the workers of a group."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +78,7 @@ class Orthogonal(Gaussian):
 
 
 def _directions(
-    group: Group, number: Int[Array, " workers"], size: int, dtype: jnp.dtype
+    group: Group, number: Int[Array, " workers"], size: int, dtype: Any
 ) -> Float[Array, "workers {size}"]:
     r"""Return each worker's row of the orthogonal matrix of its group.
 

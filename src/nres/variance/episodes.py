@@ -128,7 +128,7 @@ def gpes(pool: Pool, *, period: int, sigma: float, window: int, workers: int) ->
 class _Together(Workers):
     """Workers that are all at the same step of episodes with given keys."""
 
-    given: Key[Array, " workers"]
+    given: Key[Array, " workers"] = eqx.field(kw_only=True)
 
     def episode_keys(self) -> Key[Array, " workers"]:
         return self.given
@@ -154,7 +154,7 @@ def unroll(
     zeros = jnp.zeros(count, jnp.int32)
 
     def workers_at(start):
-        return _Together(noise_keys, zeros, start, episode_keys)
+        return _Together(noise_keys, zeros, start, given=episode_keys)
 
     def one_window(k, loop):
         carry, result = loop
