@@ -130,6 +130,8 @@ def test_claims_are_checked_after_the_updates_of_the_paper():
 def test_runs_that_are_missing_are_named_as_such():
     check = checked(Slower("BPTT", 4.0), RANKING)
     assert (check.paper, check.ours, check.grade) == ("4×", "not run yet", "not run yet")
+    beside = all_checks([Slower("BPTT", 4.0)], RANKING)
+    assert [c.grade for c in beside] == ["not run yet"] * 3
 
 
 def test_seconds_stand_beside_steps():

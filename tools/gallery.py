@@ -11,6 +11,7 @@ import io
 import json
 import sys
 import tempfile
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,13 +122,27 @@ def cells(name: str) -> list[str]:
 
 def digest(code: list[str]) -> str:
     """Return the hash of code without comments and docstrings, which do not change its output."""
-    tree = [ast.parse(cell) for cell in code]
-    for node in (node for cell in tree for node in ast.walk(cell)):
+    return hashlib.sha256("\n".join(map(_bare, code)).encode()).hexdigest()
+
+
+def _bare(cell: str) -> str:
+    """Return the lines of a cell without comments, docstrings and blank lines.
+
+    The result is text of the cell itself: other versions of Python would print its syntax tree
+    differently.
+    """
+    lines = cell.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(cell).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(cell)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node, clean=False
         ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256("\n".join(map(ast.unparse, tree)).encode()).hexdigest()
+            first, last = node.body[0].lineno, node.body[0].end_lineno
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def run(name: str) -> None:

@@ -62,8 +62,9 @@ def all_checks(claims: Sequence[Claim], ranking: Ranking) -> tuple[Check, ...]:
         found.append(checked(claim, ranking))
         if isinstance(claim, Slower) and ranking.axis == "seconds" and claim.axis is None:
             for axis in ("total_steps", "sequential_steps"):
-                other = dataclasses.replace(claim, axis=axis, factor=1.0)
-                found.append(dataclasses.replace(checked(other, ranking), paper="", grade=SHOWN))
+                check = checked(dataclasses.replace(claim, axis=axis, factor=1.0), ranking)
+                grade = NOT_RUN if check.grade == NOT_RUN else SHOWN
+                found.append(dataclasses.replace(check, paper="", grade=grade))
     return tuple(found)
 
 

@@ -105,6 +105,9 @@ def _longer(
             color=colour,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
         )
+    if said and panel.get_yscale() == "log":
+        top = panel.get_ylim()[1]
+        panel.set_ylim(top=max(top, 1.5 * max(said)))  # for the annotation above the line
     panel.axvline(ranking.level * comparison.scale, color="black", lw=0.8, ls=":")
     unit = comparison.runs[REFERENCE].label or REFERENCE
     panel.set(

@@ -9,6 +9,7 @@ import hashlib
 import http.client
 import io
 import tarfile
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,8 @@ def _fetch(url: str, size: int, report: Report | None) -> bytes:
     except DataError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
         raise DataError(f"{url} cannot be downloaded: {error}.") from error
     if total is not None and got < total:
         raise DataError(f"{url} ended after {got:,} of {total:,} bytes: try again.")
