@@ -15,9 +15,9 @@ from nres.runs import (
     build,
     evaluated,
     read_lines,
-    resolve,
     write_lines,
 )
+from nres_paper.original import original
 from nres_paper.plans import Comparison
 from nres_paper.ranking import Ranking
 
@@ -103,7 +103,7 @@ def planned(
         "seed": seed,
     }
     if quick:
-        full = resolve(comparison.system, run.method, **given)
+        full = original(comparison.system, run.method, **given)
         given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
         given |= {
             "workers": QUICK_WORKERS,
@@ -113,7 +113,7 @@ def planned(
             given["window"] = min(full.window, QUICK_WINDOW)
         if full.period is not None:
             given["period"] = min(full.period, QUICK_HORIZON)
-    return resolve(comparison.system, run.method, **given)
+    return original(comparison.system, run.method, **given)
 
 
 def run_comparison(

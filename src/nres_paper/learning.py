@@ -13,7 +13,6 @@ from nres.runs import (
     SYSTEMS,
     Settings,
     device,
-    resolve,
     versions,
     write_json,
     write_optimizer,
@@ -23,6 +22,7 @@ from nres_paper import learned_optimizer
 from nres_paper.comparing import FinishedRun, find_run, read_runs, write_runs
 from nres_paper.grades import FAILS, HOLDS, Check
 from nres_paper.lorenz import local_minima
+from nres_paper.original import original
 from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
 from nres_paper.trajectory import pes_settings, pes_trajectory
 
@@ -109,7 +109,7 @@ def _mark(theta: Any) -> str:
 def _learned_settings(quick: bool = False) -> Settings:
     updates = 4 if quick else 240_000
     given: dict[str, Any] = {"workers": 2, "options": {"horizon": 20}} if quick else {}
-    return resolve(
+    return original(
         _SYSTEM,
         "nres",
         updates=updates,

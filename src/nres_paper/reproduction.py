@@ -93,12 +93,20 @@ class PaperFigure:
 
 
 # Settings that are younger than some results, with the values that mean the same as their absence.
-_LATER: Mapping[str, Any] = {"warmup": None, "clip": None, "stop_after": None}
+_LATER: Mapping[str, tuple[Any, ...]] = {
+    "warmup": (None,),
+    "clip": (None,),
+    "stop_after": (None,),
+    "phases": (None, "independent"),
+    "regenerate_noise": (False,),
+}
 
 
 def _without_later(values: dict[str, Any]) -> dict[str, Any]:
     """Leave out later settings that have no effect, so that older results still count."""
-    return {k: v for k, v in values.items() if k not in _LATER or v != _LATER[k]}
+    kept = {k: v for k, v in values.items() if k not in _LATER or v not in _LATER[k]}
+    # There was no other law.
+    return kept | {"noise": None} if kept.get("noise") == "gaussian" else kept
 
 
 def of_comparison(comparison: Comparison) -> PaperFigure:

@@ -6,11 +6,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nres.figures import COLOURS, save_drawing
-from nres.runs import Settings, resolve
+from nres.runs import Settings
 from nres_paper.comparing import FinishedRun, carry_out, read_runs
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.grades import SHOWN, Check
 from nres_paper.mujoco_comparisons import HALFCHEETAH_SOLVED
+from nres_paper.original import original
 from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
 
 STARTS = 10
@@ -21,7 +22,7 @@ THRESHOLD = HALFCHEETAH_SOLVED * COMPARISONS["halfcheetah"].scale
 def _settings(start: int, quick: bool = False) -> Settings:
     full: dict[str, Any] = {"updates": 1000, "eval_every": 10, "log_every": 1}
     small: dict[str, Any] = {"workers": 2, "updates": 4, "options": {"horizon": 40}}
-    return resolve("halfcheetah", "nres", seed=0, start_seed=start, **small if quick else full)
+    return original("halfcheetah", "nres", seed=0, start_seed=start, **small if quick else full)
 
 
 def _make(context: Context) -> Result:

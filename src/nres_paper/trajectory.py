@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from nres.runs import Settings, resolve, write_json
+from nres.runs import Settings, write_json
 from nres_paper import variance
 from nres_paper.comparing import FinishedRun
+from nres_paper.original import original
 from nres_paper.reproduction import Context
 
 FILE = "trajectory.json"
@@ -27,7 +28,7 @@ def pes_settings(system: str, quick: bool = False) -> Settings:
     """Return the settings of the training run with PES."""
     study = variance.study(system, quick)
     options: dict[str, Any] = {"horizon": 20 * study.window} if quick else {}
-    return resolve(
+    return original(
         system,
         "pes",
         updates=study.updates,

@@ -3,7 +3,6 @@ r"""Backpropagation through time, full and truncated."""
 import abc
 import functools
 import math
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -143,11 +142,13 @@ class BPTT(Backpropagation):
             placement=placement,
         )
 
-    phases: ClassVar[str] = EVEN
-
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
+
+    @property  # type: ignore[misc]
+    def phases(self) -> str:  # type: ignore[override]
+        return EVEN
 
     @property
     def segment(self) -> int:

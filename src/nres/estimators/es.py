@@ -195,8 +195,10 @@ class FullES(EvolutionStrategy):
     renews_every_window: ClassVar[bool] = False
     __init__ = EvolutionStrategy.__init__
 
-    phases: ClassVar[str] = EVEN
-
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
+
+    @property  # type: ignore[misc]
+    def phases(self) -> str:  # type: ignore[override]
+        return EVEN

@@ -14,7 +14,7 @@ reached, so that only the window's own noise counts.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
 from nres.tracing import Lifted, lift
 from nres.workers import Carry, Response, Workers
 
-Sigma = Callable[[Int[Array, ""]], Any] | PyTree
+Sigma: TypeAlias = Callable[[Int[Array, ""]], Any] | PyTree
 """A number, a pytree of numbers or arrays that is a prefix of `theta`, or a function from the
 number of updates made so far to either."""
 # The default distribution of noise.

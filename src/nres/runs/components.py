@@ -12,7 +12,7 @@ from nres.estimators.base import LOCAL
 from nres.evaluation import evaluate
 from nres.placement import Placement
 from nres.pools.base import Pool
-from nres.runs.methods import METHODS, OPTIMIZERS
+from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, described, load_system
 from nres.runs.placement import check_placement, place
 from nres.runs.rates import learning_rate
@@ -115,7 +115,9 @@ def make_estimator(
         schedule = Piecewise.parse(arguments["sigma"])
         arguments["sigma"] = schedule if schedule.changes else schedule.first
     if "noise" in arguments:
-        arguments["store_noise"] = arguments.pop("noise") == "keep"
+        arguments["noise"] = LAWS[arguments["noise"]]
+    if "regenerate_noise" in arguments:
+        arguments["store_noise"] = not arguments.pop("regenerate_noise")
     try:
         return info.estimator(pool, placement=placement, **arguments)
     except (TypeError, ValueError, ArithmeticError) as error:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from nres.estimators.base import EVEN
 from nres.runs.components import evaluation_steps
 from nres.runs.methods import ESTIMATOR_SETTINGS, METHODS
 from nres.runs.names import SettingsError, full_name, load_system
@@ -14,6 +15,8 @@ from nres.system import horizon_of
 # The default number of evaluations, unless they cost more than this share of the training.
 EVALUATIONS = 40
 EVALUATION_SHARE = 0.15
+# The law of the noise and the starting points of workers.
+DEFAULTS = {"noise": "orthogonal", "phases": EVEN}
 # The default number of entries in the metrics.
 ENTRIES = 1000
 
@@ -58,6 +61,10 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
         for name, value in dataclasses.asdict(preset).items()
         if name in accepts or name not in ESTIMATOR_SETTINGS
     } | given
+    # Recorded, so that a run stays as it is if a later version has other defaults.
+    for name, usual_value in DEFAULTS.items():
+        if name in accepts:
+            filled.setdefault(name, usual_value)
     if "log_every" not in filled:
         filled["log_every"] = max(1, filled["updates"] // ENTRIES)
     if "eval_every" not in filled:

@@ -13,7 +13,7 @@ from nres.files import read_plain
 from nres.runs.folder import LARGEST_CONFIG
 from nres.runs.names import SettingsError, unknown
 from nres.runs.placement import device_count
-from nres.runs.settings import DECLARATIONS, checked
+from nres.runs.settings import DECLARATIONS, checked, upgraded
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -138,6 +138,7 @@ def _of_run(file: Path, config: dict[Any, Any]) -> dict[Any, Any]:
     settings, start = config["settings"], config.get("start")
     if not isinstance(settings, dict):
         raise SettingsError(f"{file}: settings must be a JSON object, got {settings!r:.60}.")
+    settings = upgraded(settings)
     if isinstance(start, str) and Path(start).name == start:
         # The run that `start_from` names may have gone on since.
         return settings | {"start_from": str(file.resolve().with_name(start))}

@@ -9,6 +9,7 @@ import optax
 
 from nres import estimators
 from nres.estimators import Estimator
+from nres.noise import Gaussian, Noise, Orthogonal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,31 +24,34 @@ class MethodInfo:
     """The number of unrolls per worker."""
 
 
-_ES = ("workers", "sigma", "noise")
+_ES = ("workers", "sigma", "noise", "regenerate_noise")
+_ONLINE = ("window", "phases")
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     {
-        "nres": MethodInfo(estimators.NRES, (*_ES, "window"), "unbiased; one noise per episode"),
-        "pes": MethodInfo(estimators.PES, (*_ES, "window"), "unbiased; new noise in every window"),
+        "nres": MethodInfo(estimators.NRES, (*_ES, *_ONLINE), "unbiased; one noise per episode"),
+        "pes": MethodInfo(estimators.PES, (*_ES, *_ONLINE), "unbiased; new noise in every window"),
         "gpes": MethodInfo(
-            estimators.GPES, (*_ES, "window", "period"), "unbiased; new noise every K steps"
+            estimators.GPES, (*_ES, *_ONLINE, "period"), "unbiased; new noise every K steps"
         ),
-        "tes": MethodInfo(estimators.TES, (*_ES, "window"), "biased; every window on its own", 3),
+        "tes": MethodInfo(estimators.TES, (*_ES, *_ONLINE), "biased; every window on its own", 3),
         "fulles": MethodInfo(estimators.FullES, _ES, "unbiased; whole episodes"),
         "bptt": MethodInfo(estimators.BPTT, ("workers",), "exact; backpropagation", 1),
         "tbptt": MethodInfo(
-            estimators.TBPTT, ("workers", "window"), "biased; backpropagation in windows", 1
+            estimators.TBPTT, ("workers", *_ONLINE), "biased; backpropagation in windows", 1
         ),
         "dodge": MethodInfo(
             estimators.DODGE,
-            ("workers", "window", "period"),
+            ("workers", "noise", *_ONLINE, "period"),
             "unbiased; random forward mode",
             1,
         ),
         "uoro": MethodInfo(
-            estimators.UORO, ("workers", "window"), "unbiased; rank-one forward mode", 1
+            estimators.UORO, ("workers", *_ONLINE), "unbiased; rank-one forward mode", 1
         ),
     }
 )
+
+LAWS: Mapping[str, Noise] = MappingProxyType({"orthogonal": Orthogonal(), "gaussian": Gaussian()})
 
 # Settings that only some methods accept.
 ESTIMATOR_SETTINGS = frozenset(name for info in METHODS.values() for name in info.accepts)

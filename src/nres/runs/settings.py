@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nres.checks import positive_number
+from nres.estimators.base import EVEN, INDEPENDENT
 from nres.runs.declarations import (
     Declaration,
     count,
@@ -23,7 +24,7 @@ from nres.runs.declarations import (
     setting,
     text,
 )
-from nres.runs.methods import METHODS, OPTIMIZERS
+from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
 from nres.runs.rates import Cosine, parse_rate
 
@@ -129,14 +130,32 @@ class Settings:
         determines=True,
     )
     noise: str | None = setting(
-        "Keep each worker's noise in memory, or regenerate it in every window.",
-        one_of({"keep": None, "regenerate": None}),
+        "Draw noises that are orthogonal among workers where that pays, or independent ones.",
+        one_of(LAWS),
         default=None,
         panel=ESTIMATOR,
-        metavar="keep|regenerate",
-        default_text="keep",
-        choices=("keep", "regenerate"),
+        metavar="|".join(LAWS),
+        default_text="orthogonal",
+        choices=tuple(LAWS),
+        commands=("train", "compare"),
         determines=True,
+    )
+    phases: str | None = setting(
+        "Spread the workers evenly over the episode at the start, or place them independently.",
+        one_of(dict.fromkeys((EVEN, INDEPENDENT))),
+        default=None,
+        panel=ESTIMATOR,
+        metavar=f"{EVEN}|{INDEPENDENT}",
+        default_text=EVEN,
+        choices=(EVEN, INDEPENDENT),
+        commands=("train", "compare"),
+        determines=True,
+    )
+    regenerate_noise: bool = setting(
+        "Regenerate each worker's noise in every window instead of keeping it in memory.",
+        of_type(bool, "true or false"),
+        default=False,
+        panel=ESTIMATOR,
     )
     optimizer: str = setting(
         f"Follow the gradients with this optax optimizer: {', '.join(OPTIMIZERS)}.",
@@ -321,6 +340,7 @@ class Settings:
         """Read the settings of a run, which an earlier version may have written."""
         if not isinstance(values, dict):
             raise SettingsError("the settings are not a JSON object.")
+        values = upgraded(values)
         missing = [name for name in DECLARATIONS if not has_default(name) and name not in values]
         if missing or not values.keys() <= DECLARATIONS.keys():
             strange = sorted(values.keys() - DECLARATIONS.keys())
@@ -329,6 +349,23 @@ class Settings:
                 f"{missing} are missing, {strange} are unknown."
             )
         return cls(**values)
+
+
+def upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Translate the settings of a run that an earlier version may have written.
+
+    Noises were independent then, and so were the starting points of workers. The setting `noise`
+    said whether noise was kept in memory.
+    """
+    if "phases" in values or "noise" not in values:
+        return values
+    method = METHODS.get(values.get("method", ""))
+    accepts = () if method is None else method.accepts
+    return values | {
+        "noise": "gaussian" if "noise" in accepts else None,
+        "phases": INDEPENDENT if "phases" in accepts else None,
+        "regenerate_noise": values["noise"] == "regenerate",
+    }
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

@@ -258,10 +258,10 @@ class _Window:
         )
         length = np.full_like(start, estimator.window) if length is None else length
         generator = str(jax.random.key_impl(workers.key))
-        group = workers.group
-        if group is not None:
-            words_and_rows = jax.device_get((jax.random.key_data(group.key), group.row))
-            group = (*words_and_rows, group.size)
+        group = None
+        if workers.group is not None:
+            of_groups = jax.random.key_data(workers.group.key), workers.group.row
+            group = (*jax.device_get(of_groups), workers.group.size)
         self.rows = WorkerRows(words, generator, episode, start, length, None, group)
         self.sent: list[Sent] = []
         self.sent_at = 0.0
