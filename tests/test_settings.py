@@ -31,10 +31,11 @@ PLACED |= {"--connect-timeout": 60}
 PRINTED = {"--tensorboard": False, "--quiet": False}
 SYSTEM = {"--set": None, "--policy": None, "--data-dir": None}
 COMMON = {"--workers": None, "--sigma": None, "--optimizer": None, "--lr": None, "--updates": None}
-COMMON |= {"--warmup": None, "--clip": None}
+COMMON |= {"--warmup": None, "--clip": None, "--noise": None, "--phases": None}
 OPTIONS = {
     "train": COMMON | PLACED | PRINTED | SYSTEM
-    | {"--method": "nres", "--window": None, "--period": None, "--noise": None, "--seed": 0}
+    | {"--method": "nres", "--window": None, "--period": None, "--seed": 0}
+    | {"--regenerate-noise": False}
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
     | {"--keep-every": None, "--config": None, "--trust-code": False}

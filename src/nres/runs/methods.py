@@ -51,7 +51,7 @@ METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     }
 )
 
-LAWS: Mapping[str, Noise] = MappingProxyType({"orthogonal": Orthogonal(), "gaussian": Gaussian()})
+LAWS: Mapping[str, Noise] = MappingProxyType({"gaussian": Gaussian(), "orthogonal": Orthogonal()})
 
 # Settings that only some methods accept.
 ESTIMATOR_SETTINGS = frozenset(name for info in METHODS.values() for name in info.accepts)

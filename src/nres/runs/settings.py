@@ -130,12 +130,12 @@ class Settings:
         determines=True,
     )
     noise: str | None = setting(
-        "Draw noises that are orthogonal among workers where that pays, or independent ones.",
+        "Draw independent noises, or noises that are orthogonal among workers where that pays.",
         one_of(LAWS),
         default=None,
         panel=ESTIMATOR,
         metavar="|".join(LAWS),
-        default_text="orthogonal",
+        default_text="gaussian",
         choices=tuple(LAWS),
         commands=("train", "compare"),
         determines=True,
