@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import quadratic, quadratic_theta, samples, slow, z_scores
+from helpers import (
+    as_users_run,
+    create_run,
+    quadratic,
+    quadratic_theta,
+    samples,
+    slow,
+    z_scores,
+)
+from nres import runs
 from nres.noise.orthogonal import MOST_PARAMETERS
 from nres.workers import groups_of, worker_keys
 
@@ -136,3 +145,14 @@ def test_variance_of_a_running_pool_is_less():
         options = {"samples": 1600, "level": 0.999, "together": True}
         found.append(nres.variance.measure(estimator, jnp.zeros(4), KEY, **options))
     assert found[1].interval[1] < found[0].interval[0]
+
+
+def test_a_run_goes_on_as_if_uninterrupted(tmp_path):
+    with as_users_run():
+        runs.execute(create_run(tmp_path / "part", updates=10, noise="orthogonal"))
+        runs.execute(runs.Run.open(tmp_path / "part"), updates=20)
+        whole = runs.execute(create_run(tmp_path / "whole", noise="orthogonal"))
+        other = runs.execute(create_run(tmp_path / "other", noise="gaussian"))
+    found = runs.Run.open(tmp_path / "part").theta()["velocity"]
+    np.testing.assert_array_equal(found, whole.result.theta["velocity"])
+    assert not np.allclose(found, other.result.theta["velocity"])

@@ -89,6 +89,19 @@ def test_settings_of_earlier_versions_open():
         assert getattr(settings, name) == default_of(name)
 
 
+def test_earlier_versions_had_independent_noises_and_starting_points():
+    for method, kept, noise, phases in [
+        ("nres", "regenerate", "gaussian", "independent"),
+        ("fulles", None, "gaussian", None),
+        ("uoro", None, None, "independent"),
+    ]:
+        recorded = runs.resolve("lorenz", method).to_json() | {"noise": kept}
+        del recorded["phases"], recorded["regenerate_noise"]
+        settings = Settings.from_json(recorded)
+        assert (settings.noise, settings.phases) == (noise, phases)
+        assert settings.regenerate_noise == (kept == "regenerate")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
