@@ -106,7 +106,8 @@ class Slower:
         text = f"{'> ' * never}{times(found.middle)}"
         paper = self.factor if self.percent is None else 1 / (1 - self.percent / 100)
         if self.percent is not None:
-            text += f", {1 - 1 / found.middle:.0%} fewer"
+            saved = 1 - 1 / found.middle
+            text += f", {abs(saved):.0%} {'fewer' if saved >= 0 else 'more'}"
         if paper > 1 and not self.more:
             text += f"; {found.middle / paper:.2g} of the paper's factor"
         text += f" ({found})"
