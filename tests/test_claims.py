@@ -76,6 +76,7 @@ def test_the_paired_test_is_a_t_test_on_logarithms():
         (Slower("GPES"), "1.01× (95% interval 0.", "not established"),
         (Slower("PES", 5.0, than="FullES"), "0.416×", "fails"),
         (Slower("PES", percent=70, axis="total_steps"), "3.78×, 74% fewer", "holds"),
+        (Slower("NRES", than="PES", percent=10, axis="total_steps"), "0.265×, 278% more", "fails"),
         # Its runs are about ten times as long as NRES takes, which is only a lower bound.
         (Slower("TES", 3.0), "0 of 3 seeds reach the level; > 10×", "differs"),
         (Slower("TES", 9.0), "0 of 3 seeds reach the level; > 10×", "not established"),

@@ -286,6 +286,7 @@ def test_old_style_keys_mean_the_same(make):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_workers_do_not_depend_on_how_many_there_are():
     """The first of three workers does exactly what a single worker does."""
     theta = THETA[Wave]

@@ -32,7 +32,7 @@ WELL = jnp.array([0.7, -0.4])
 
 
 @pytest.mark.parametrize(
-    ("system", "theta"), [(Wave(), THETA[Wave]), (Faller(), THETA[Faller]), (Well(), WELL)]
+    ("system", "theta"), [slow(Wave(), THETA[Wave]), (Faller(), THETA[Faller]), slow(Well(), WELL)]
 )
 def test_bptt_is_the_gradient_of_the_plain_loop(system, theta, x64):
     theta = theta.astype(jnp.float64)
@@ -125,7 +125,7 @@ class Exploding(nres.System):
         return jnp.sin(factor * state + theta), jnp.sum(state)
 
 
-@pytest.mark.parametrize("name", ["TBPTT", "DODGE", "UORO"])
+@pytest.mark.parametrize("name", [slow("TBPTT"), "DODGE", slow("UORO")])
 def test_an_explosion_ends_with_its_episode(name):
     theta, estimator = jnp.array([0.1, 0.2]), DIFFERENTIATING[name](Exploding(quiet=8))
     state = state_at_step_0(estimator, theta, KEY)
@@ -191,7 +191,7 @@ class Ledge(nres.System):
         return state, (state - 0.2) ** 2, jnp.abs(state) > 1
 
 
-@every_method
+@pytest.mark.parametrize("make", slow_except({"BPTT", "UORO"}, DIFFERENTIATING))
 def test_steps_after_an_early_end_do_not_matter(make):
     theta = jnp.array([0.3, 0.4])
     estimator = make(Ledge())

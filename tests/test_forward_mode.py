@@ -33,7 +33,7 @@ POINT = jnp.array([0.3, -0.5, 0.8])
 WELL = jnp.array([0.7, -0.4])
 
 
-PERIODS = [(None, nres.NRES, {}), (4, nres.GPES, {"period": 4}), (2, nres.PES, {})]
+PERIODS = [slow(None, nres.NRES, {}), (4, nres.GPES, {"period": 4}), slow(2, nres.PES, {})]
 
 
 @pytest.mark.parametrize(("period", "method", "arguments"), PERIODS)

@@ -58,7 +58,7 @@ def test_unbiased_under_a_schedule_of_sigma():
         assert np.abs(z).max() < 4
 
 
-@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("window", [slow(2), 3])
 def test_truncated_es_is_biased_towards_the_truncated_gradient(window):
     estimator = nres.TES(SYSTEM, workers=WORKERS, window=window, sigma=0.5)
     draws = samples(estimator, THETA)

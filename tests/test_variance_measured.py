@@ -264,6 +264,7 @@ def test_estimators_of_all_kinds_are_measured(estimator, unbiased):
     assert result.steps == (2 * each * 3, 3)
 
 
+@pytest.mark.slow
 def test_costs_where_windows_and_episodes_are_shorter():
     """The last of three windows has one step, and some members end early."""
     short = nres.NRES(quadratic(7, 2), window=3, workers=3, sigma=0.5)

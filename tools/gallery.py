@@ -140,7 +140,7 @@ def _bare(cell: str) -> str:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
             node, clean=False
         ):
-            first, last = node.body[0].lineno, node.body[0].end_lineno
+            first, last = node.body[0].lineno, node.body[0].end_lineno or 0
             lines[first - 1 : last] = [""] * (last - first + 1)
     return "\n".join(line.rstrip() for line in lines if line.strip())
 

@@ -106,7 +106,8 @@ class Slower:
         text = f"{'> ' * never}{times(found.middle)}"
         paper = self.factor if self.percent is None else 1 / (1 - self.percent / 100)
         if self.percent is not None:
-            text += f", {1 - 1 / found.middle:.0%} fewer"
+            saved = 1 - 1 / found.middle
+            text += f", {abs(saved):.0%} {'fewer' if saved >= 0 else 'more'}"
         if paper > 1 and not self.more:
             text += f"; {found.middle / paper:.2g} of the paper's factor"
         text += f" ({found})"
@@ -223,11 +224,7 @@ class Sooner:
         axis = self.axis or ranking.axis
         reached = {name: ranking.reached(name, axis) for name in self.order}
         text = "; ".join(f"{name} {mean(reached[name])}" for name in self.order)
-        # A run that never arrives counts with its full length, which is less than it would need.
-        known = {
-            name: [min(both) for both in zip(reached[name], ranking.ends(name, axis), strict=True)]
-            for name in self.order
-        }
+        known = {name: ranking.at_least(name, axis) for name in self.order}
         pairs = itertools.pairwise(self.order)
         return in_order(
             [(f"{a} and {b}", paired_ratio(ranking, known, b, a)) for a, b in pairs], text

@@ -109,6 +109,13 @@ class Ranking:
         """Return the position on the axis at which each seed ends."""
         return [float(run.at[axis or self.axis][-1]) for run in self.runs[name]]
 
+    def at_least(self, name: str, axis: str | None = None) -> list[float]:
+        """Return a lower bound of the position at which each seed reaches the level.
+
+        A run that never arrives counts with its full length, which is less than it would need.
+        """
+        return list(map(min, self.reached(name, axis), self.ends(name, axis)))
+
     def least(self, name: str) -> list[float]:
         """Return the lowest value of each seed."""
         return [run.least() for run in self.runs[name]]
@@ -131,11 +138,10 @@ class Ranking:
     def ratios(self, name: str, than: str = REFERENCE, axis: str | None = None) -> list[float]:
         """Return how many times longer than another method each seed takes to reach the level.
 
-        A run that never arrives counts with its full length, which is less than it would need. The
-        ratio is NaN where the other method never reaches the level or starts below it.
+        A run that never arrives counts with its full length, as in `at_least`. The ratio is NaN
+        where the other method never reaches the level or starts below it.
         """
-        times = {n: self.reached(n, axis) for n in (name, than)}
-        times[name] = [min(both) for both in zip(times[name], self.ends(name, axis), strict=True)]
+        times = {than: self.reached(than, axis), name: self.at_least(name, axis)}
         pairs = self.paired(name, than, times)
         return [mine / other if 0 < other < math.inf else math.nan for mine, other in pairs]
 
