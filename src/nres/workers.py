@@ -113,6 +113,9 @@ class Response(eqx.Module):
     """The mean loss per step of each worker's unrolls, for reports."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    slope: PyTree | None = None
+    """The contribution of each worker to the slope of the smoothed loss by log sigma, if sigma
+    adapts: a pytree like sigma with an axis of workers in front."""
 
 
 class Contributions(eqx.Module):
@@ -126,6 +129,8 @@ class Contributions(eqx.Module):
     """The mean loss per step of each worker's unrolls."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    slope: PyTree | None = None
+    """The sum of `Response.slope` over the workers whose contribution is finite."""
 
     @property
     def finite(self) -> Bool[Array, " workers"]:
@@ -150,4 +155,6 @@ def summed(response: Response) -> Contributions:
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 
-    return Contributions(jax.tree.map(add, rows), norm, response.loss, response.steps)
+    keep = lambda s: where_worker(result.finite, s, jnp.zeros_like(s)).sum(axis=0)  # noqa: E731
+    slope = jax.tree.map(keep, response.slope)
+    return Contributions(jax.tree.map(add, rows), norm, response.loss, response.steps, slope)

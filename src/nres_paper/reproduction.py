@@ -99,6 +99,7 @@ _LATER: Mapping[str, tuple[Any, ...]] = {
     "stop_after": (None,),
     "phases": (None, "independent"),
     "regenerate_noise": (False,),
+    "adapt_sigma": (False,),
 }
 
 

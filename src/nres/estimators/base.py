@@ -17,6 +17,7 @@ from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import compiled, needed_lengths, repeat, state_shapes
+from nres.noise import Adaptation
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
@@ -24,6 +25,7 @@ from nres.system import System, Theta, as_theta, check_finite, horizon_of
 from nres.workers import (
     PHASES,
     Carry,
+    Contributions,
     Response,
     Steps,
     Workers,
@@ -164,6 +166,23 @@ class Estimator(eqx.Module):
         """Return the estimator with its schedules evaluated at an update."""
         return self
 
+    def begin_adaptation(self) -> Adaptation | None:
+        """Return the sigma before the first estimate, if it adapts; `None` if it does not."""
+        return None
+
+    def adapted(self, adaptation: Adaptation | None) -> "Estimator":
+        """Return the estimator with the present value of a sigma that adapts."""
+        return self
+
+    def adapt(
+        self,
+        adaptation: Adaptation | None,
+        start: Int[Array, " workers"],
+        contributions: Contributions,
+    ) -> Adaptation | None:
+        """Return what `adaptation` becomes after a window that began at `start`."""
+        return adaptation
+
     def rescaled(self, start: Int[Array, " workers"], scale: Any) -> "Estimator":
         """Return the estimator that regenerates the noise of workers at `start`.
 
@@ -276,15 +295,17 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
     groups = groups_of(key, count, estimator.group_size(theta))
     workers = Workers(worker_keys(key, count), zeros, zeros, groups)
-    carry = estimator.placement.begin(estimator.at(zero), theta, workers)
-    return EstimatorState(workers, carry, zero, _signature(estimator, theta))
+    adaptation = estimator.begin_adaptation()
+    present = estimator.adapted(adaptation).at(zero)
+    carry = estimator.placement.begin(present, theta, workers)
+    return EstimatorState(workers, carry, zero, _signature(estimator, theta), adaptation)
 
 
 def gather_state(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
     """Return the state as plain arrays, as on a single device, to be saved."""
-    present = estimator.at(state.update)
+    present = estimator.adapted(state.adaptation).at(state.update)
     carry = estimator.placement.gather(present, theta, state.workers, state.carry)
-    return EstimatorState(state.workers, carry, state.update, state.signature)
+    return dataclasses.replace(state, carry=carry)
 
 
 class Unlocking(eqx.Module):
@@ -366,7 +387,7 @@ def compute_estimate(
         length = jnp.where(unlocking.moving, length, 0)
         made = jnp.where(unlocking.on, 0, made)
     outcome = estimator.placement.run(
-        estimator,
+        estimator.adapted(state.adaptation),
         theta,
         state.update,
         state.workers,
@@ -382,11 +403,16 @@ def compute_estimate(
     )
     if outcome.absent is not None:
         length = jnp.where(outcome.absent, 0, length)
+    adaptation = estimator.adapt(state.adaptation, state.workers.start, contributions)
+    if unlocking is not None:
+        keep = lambda old, new: jnp.where(unlocking.on, old, new)  # noqa: E731
+        adaptation = jax.tree.map(keep, state.adaptation, adaptation)
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
         outcome.carry,
         state.update + made,
         state.signature,
+        adaptation,
     )
     return Estimate(grad, loss, state, spent, info, outcome.report)
 

@@ -25,11 +25,14 @@ from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
 from nres.estimators.base import EVEN, LOCAL, Estimator
 from nres.noise import (
+    Adapted,
+    AdaptiveSigma,
     Gaussian,
     Noise,
     NoiseState,
     OfWorkers,
     for_workers,
+    scale_rows,
     update_noise,
     where_worker,
 )
@@ -39,16 +42,16 @@ from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
 from nres.tracing import Lifted, lift
 from nres.workers import Carry, Response, Workers
 
-Sigma: TypeAlias = Callable[[Int[Array, ""]], Any] | PyTree
-"""A number, a pytree of numbers or arrays that is a prefix of `theta`, or a function from the
-number of updates made so far to either."""
+Sigma: TypeAlias = Callable[[Int[Array, ""]], Any] | AdaptiveSigma | PyTree
+"""A number, a pytree of numbers or arrays that is a prefix of `theta`, a function from the number
+of updates made so far to either, or an `AdaptiveSigma`."""
 # The default distribution of noise.
 GAUSSIAN = Gaussian()
 
 
 def _as_sigma(sigma: Sigma) -> PyTree:
     """Convert numbers to arrays or a schedule to a traced function, so neither recompiles."""
-    if isinstance(sigma, Lifted | OfWorkers):
+    if isinstance(sigma, Lifted | OfWorkers | AdaptiveSigma | Adapted):
         return sigma
     if not callable(sigma):
         return positive_arrays("sigma", sigma)
@@ -115,17 +118,46 @@ class EvolutionStrategy(Estimator):
             return self
         return eqx.tree_at(lambda e: e.sigma, self, self.sigma(update), is_leaf=_is_lifted)
 
+    @property
+    def adapts(self) -> bool:
+        """True if sigma adapts to the losses."""
+        if isinstance(self.sigma, OfWorkers):
+            return self.sigma.adapts
+        return isinstance(self.sigma, AdaptiveSigma | Adapted)
+
+    def begin_adaptation(self):
+        return self.sigma.begin(self.windows) if isinstance(self.sigma, AdaptiveSigma) else None
+
+    def adapted(self, adaptation):
+        if adaptation is None:
+            return self
+        return dataclasses.replace(self, sigma=Adapted(adaptation))
+
+    def adapt(self, adaptation, start, contributions):
+        if adaptation is None:
+            return None
+        loss, finite = contributions.loss, contributions.finite
+        count = jnp.maximum(finite.sum(), 1)
+        slope = jax.tree.map(lambda s: s / count.astype(s.dtype), contributions.slope)
+        return self.sigma.adapt(adaptation, slope).with_losses(start, self.window, loss, finite)
+
     def rescaled(self, start, scale):
-        new = for_workers(self.sigma, start.size)
+        new = for_workers(self._present, start.size)
         present = where_worker(start % self.noise_period == 0, new, scale)
-        return dataclasses.replace(self, sigma=OfWorkers(present))
+        return dataclasses.replace(self, sigma=OfWorkers(present, self.adapts))
+
+    @property
+    def _present(self) -> PyTree:
+        """The sigma of noises that begin now."""
+        return self.sigma.now.sigma if isinstance(self.sigma, Adapted) else self.sigma
 
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
 
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)
-        check_prefix("sigma", jax.eval_shape(lambda: self.at(jnp.int32(0)).sigma), theta)
+        first = self.adapted(self.begin_adaptation()).at(jnp.int32(0))
+        check_prefix("sigma", jax.eval_shape(lambda: first._present), theta)
         return theta
 
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
@@ -140,6 +172,10 @@ class EvolutionStrategy(Estimator):
         window = self.unroll(state, thetas, workers, self.window, length)
         loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
         response = _respond(self.noise, noise, epsilon, loss, steps, self.scale)
+        if isinstance(self.sigma, Adapted):
+            baseline = self.sigma.now.baseline(workers.start, self.window, response.loss)
+            slope = scale_rows(response.loss - baseline, noise.excess)
+            response = dataclasses.replace(response, slope=slope)
         if carry is None:
             return None, response
         state = self.pool.fork(window.state, self.members - 1) if self.restarts else window.state
@@ -151,11 +187,12 @@ class EvolutionStrategy(Estimator):
             theta,
             workers,
             noise,
-            self.sigma,
+            self._present,
             self.noise_period,
             self.horizon,
             store=self.store_noise and self.carries,
             accumulate=self.accumulates,
+            adapts=self.adapts,
             unperturbed=self.restarts and self.carries,
         )
 
@@ -208,6 +245,7 @@ def _perturb(
     *,
     store: bool,
     accumulate: bool,
+    adapts: bool,
     unperturbed: bool,
 ) -> tuple[NoiseState, PyTree, PyTree]:
     """Draw or keep the noise of the windows that begin now, and perturb `theta` with it.
@@ -227,6 +265,7 @@ def _perturb(
         period=period,
         store=store,
         accumulate=accumulate,
+        adapts=adapts,
         group=workers.group,
     )
     thetas = law.perturb(theta, epsilon)

@@ -6,6 +6,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from nres.noise import Adaptation
 from nres.system import Theta
 from nres.workers import Steps, Workers
 
@@ -39,6 +40,8 @@ class EstimatorState(eqx.Module):
     """The number of estimates made so far, which is the argument of a schedule of sigma."""
     signature: Any = eqx.field(static=True)
     """The settings of the estimator and the shapes of `theta` that the state belongs to."""
+    adaptation: Adaptation | None = None
+    """The present sigma and what it adapts to; `None` unless sigma is an `AdaptiveSigma`."""
 
 
 class Info(eqx.Module):

@@ -1,5 +1,8 @@
 """Noise: the distributions of perturbations, and the noise that workers carry."""
 
+from nres.noise.adaptive import Adaptation as Adaptation
+from nres.noise.adaptive import Adapted as Adapted
+from nres.noise.adaptive import AdaptiveSigma as AdaptiveSigma
 from nres.noise.gaussian import Gaussian as Gaussian
 from nres.noise.gaussian import draw_signs as draw_signs
 from nres.noise.gaussian import threefry as threefry

@@ -125,6 +125,8 @@ class NoiseState(eqx.Module):
     score: PyTree | None
     r"""The sum of the scores of the episode's noises; `None` if one noise serves a whole episode,
     because the score then follows from it."""
+    excess: PyTree | None = None
+    """The sum of the `excess` of the episode's noises, if sigma adapts."""
 
 
 def where_worker(condition: Bool[Array, " workers"], new: PyTree, old: PyTree) -> PyTree:
@@ -169,11 +171,42 @@ def scale_rows(factor: PyTree, rows: PyTree) -> PyTree:
     return jax.tree.map(lambda f, part: jax.tree.map(lambda r: scale(f, r), part), factor, rows)
 
 
+def excess(law: Noise, epsilon: PyTree, sigma: PyTree) -> PyTree:
+    r"""Return $w(\epsilon) \cdot \epsilon - d$ for each worker, where $w$ is the score.
+
+    It is the derivative of the logarithm of the density by $\log \sigma$.
+
+    Args:
+        law: The distribution of the noise.
+        epsilon: The noise, one row per worker.
+        sigma: The scale of each worker's noise, as for `Noise.draw`.
+
+    Returns:
+        A pytree like `sigma`: each element sums over the parameters that it scales.
+    """
+    score = scale_rows(*law.score(epsilon, sigma))
+    terms = jax.tree.map(lambda e, w: e.astype(w.dtype) * w - 1, epsilon, score)
+
+    def gather(scale, branch):
+        return sum(_sum_to(x, scale.shape).astype(scale.dtype) for x in jax.tree.leaves(branch))
+
+    return jax.tree.map(gather, sigma, terms)
+
+
+def _sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Sum over the axes along which an array of this shape, workers first, is broadcast."""
+    wide = (shape[0], *(1,) * (x.ndim - len(shape)), *shape[1:])
+    axes = tuple(i for i, (n, m) in enumerate(zip(x.shape, wide, strict=True)) if n != m)
+    return x.sum(axis=axes).reshape(shape)
+
+
 class OfWorkers(eqx.Module):
     """Scales that workers have already: the sigma of an estimator that regenerates noise."""
 
     sigma: PyTree
     """The scale of each worker's noise, as in `NoiseState`."""
+    adapts: bool = eqx.field(static=True, default=False)
+    """True if workers carry the `excess` of their noise."""
 
 
 def for_workers(sigma: PyTree, count: int) -> PyTree:
@@ -203,6 +236,7 @@ def update_noise(
     period: int | Int[Array, ""],
     store: bool,
     accumulate: bool,
+    adapts: bool = False,
     group: Group | None = None,
 ) -> tuple[NoiseState, PyTree]:
     """Return the noise of the windows that begin at `start`.
@@ -220,6 +254,7 @@ def update_noise(
         period: The number of steps for which a noise is kept.
         store: True if the noise is carried, false if it is regenerated in every window.
         accumulate: True if the scores are summed over the episode.
+        adapts: True if sigma adapts, so that the `excess` of the noise is needed.
         group: The groups of the workers, if the law draws the noises of several workers jointly.
 
     Returns:
@@ -233,10 +268,17 @@ def update_noise(
     epsilon = law.draw(keys, number, scale, theta, **jointly)
     if noise is not None and noise.epsilon is not None:
         epsilon = where_worker(fresh, epsilon, noise.epsilon)
-    score = None
+
+    def carried(new, old):
+        """Add new values to those of the episode's earlier noises, where a noise begins."""
+        if noise is None:
+            return new
+        added = jax.tree.map(jnp.add, old, new) if accumulate else new
+        return where_worker(start == 0, new, where_worker(fresh, added, old))
+
+    score = beyond = None
     if accumulate:
-        score = scale_rows(*law.score(epsilon, scale))
-        if noise is not None:
-            added = jax.tree.map(jnp.add, noise.score, score)
-            score = where_worker(start == 0, score, where_worker(fresh, added, noise.score))
-    return NoiseState(scale, epsilon if store else None, score), epsilon
+        score = carried(scale_rows(*law.score(epsilon, scale)), noise and noise.score)
+    if adapts:
+        beyond = carried(excess(law, epsilon, scale), noise and noise.excess)
+    return NoiseState(scale, epsilon if store else None, score, beyond), epsilon

@@ -10,6 +10,7 @@ import optax
 from nres.estimators import Estimator
 from nres.estimators.base import LOCAL
 from nres.evaluation import evaluate
+from nres.noise import AdaptiveSigma
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
@@ -114,6 +115,13 @@ def make_estimator(
     if "sigma" in arguments:
         schedule = Piecewise.parse(arguments["sigma"])
         arguments["sigma"] = schedule if schedule.changes else schedule.first
+        if arguments.pop("adapt_sigma"):
+            if schedule.changes:
+                raise SettingsError(
+                    f"sigma = {settings.sigma} changes at given updates, so it cannot also adapt: "
+                    "give one number, or leave out adapt_sigma."
+                )
+            arguments["sigma"] = AdaptiveSigma(schedule.first)
     if "noise" in arguments:
         arguments["noise"] = LAWS[arguments["noise"]]
     if "regenerate_noise" in arguments:

@@ -16,7 +16,7 @@ from nres.system import horizon_of
 EVALUATIONS = 40
 EVALUATION_SHARE = 0.15
 # The law of the noise and the starting points of workers.
-DEFAULTS = {"noise": "gaussian", "phases": EVEN}
+DEFAULTS = {"noise": "orthogonal", "phases": EVEN}
 # The default number of entries in the metrics.
 ENTRIES = 1000
 

@@ -27,6 +27,7 @@ from nres.runs.declarations import (
 from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
 from nres.runs.rates import Cosine, parse_rate
+from nres.runs.upgrading import upgraded
 
 # Panels under which `--help` lists the options.
 EVERYDAY, SYSTEM, ESTIMATOR = "Everyday options", "System", "Estimator"
@@ -120,6 +121,15 @@ class Settings:
         commands=("train", "compare"),
         determines=True,
     )
+    adapt_sigma: bool = setting(
+        "Adapt sigma during the run so that the smoothed loss falls, within a tenth and ten times "
+        "its first value.",
+        of_type(bool, "true or false"),
+        default=False,
+        panel=ESTIMATOR,
+        commands=("train", "compare"),
+        determines=True,
+    )
     period: int | None = setting(
         "Draw new noise every K steps; for gpes and dodge.",
         count,
@@ -135,7 +145,7 @@ class Settings:
         default=None,
         panel=ESTIMATOR,
         metavar="|".join(LAWS),
-        default_text="gaussian",
+        default_text="orthogonal",
         choices=tuple(LAWS),
         commands=("train", "compare"),
         determines=True,
@@ -349,23 +359,6 @@ class Settings:
                 f"{missing} are missing, {strange} are unknown."
             )
         return cls(**values)
-
-
-def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Translate the settings of a run that an earlier version may have written.
-
-    Noises were independent then, and so were the starting points of workers. The setting `noise`
-    said whether noise was kept in memory.
-    """
-    if "phases" in values or "noise" not in values:
-        return values
-    method = METHODS.get(values.get("method", ""))
-    accepts = () if method is None else method.accepts
-    return values | {
-        "noise": "gaussian" if "noise" in accepts else None,
-        "phases": INDEPENDENT if "phases" in accepts else None,
-        "regenerate_noise": values["noise"] == "regenerate",
-    }
 
 
 _FIELDS = {field.name: field for field in dataclasses.fields(Settings)}

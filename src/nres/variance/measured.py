@@ -233,8 +233,9 @@ def _moments(
         estimate = compute_estimate(estimator, theta, state)
         left_out = estimate.info.nonfinite
         count = (estimator.workers - left_out).astype(grad.dtype)
-        # Keep a schedule of sigma at its first value.
-        state = eqx.tree_at(lambda s: s.update, estimate.state, state.update)
+        # Keep a sigma that changes at its first value.
+        first = {"update": state.update, "adaptation": state.adaptation}
+        state = dataclasses.replace(estimate.state, **first)
         flat, _ = jax.flatten_util.ravel_pytree(estimate.grad)
         return (
             state,

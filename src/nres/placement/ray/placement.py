@@ -353,7 +353,6 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
     for i, reply in replies.items():
         norm[parts[i]], loss[parts[i]] = reply.norm, reply.loss
         steps[:, parts[i]] = reply.steps
-    grad = jax.tree.map(
-        lambda *g: jnp.asarray(sum(g)), *[r.grad for _, r in sorted(replies.items())]
-    )
-    return Contributions(grad, *map(jnp.asarray, (norm, loss, steps)))
+    sums = [(reply.grad, reply.slope) for _, reply in sorted(replies.items())]
+    grad, slope = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
+    return Contributions(grad, *map(jnp.asarray, (norm, loss, steps)), slope)
