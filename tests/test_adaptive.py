@@ -9,8 +9,17 @@ import optax
 import pytest
 
 import nres
-from helpers import Spiral, assert_same, raises_naming, slow_except, spiral_theta
+from helpers import (
+    Spiral,
+    assert_same,
+    create_run,
+    raises_naming,
+    slow_except,
+    spiral_theta,
+)
+from nres import runs
 from nres.noise.adaptive import MEAN_DECAY
+from nres.runs import SettingsError
 from table import STRATEGIES
 
 KEY = jax.random.key(6)
@@ -21,7 +30,7 @@ THETA = {"a": jnp.array([0.3, -0.2]), "b": jnp.array(0.1)}
 class Sums(nres.System):
     r"""The state adds up the parameters, and the loss is half its squared length plus t.
 
-    With one noise per episode, $\\mathbb E L_t = \\frac12 t^2 (\\theta^2 + \\sum_j \\sigma_j^2) + t$.
+    With one noise per episode, its mean is $t + \frac12 t^2 (\theta^2 + \sum_j \sigma_j^2)$.
     """
 
     horizon: int = STEPS
@@ -41,9 +50,7 @@ def _slopes(estimator, theta, key, updates):
     def one(state, _):
         new = estimator.estimate(theta, state).state
         decayed = jax.tree.map(lambda m: MEAN_DECAY * m, state.adaptation.mean)
-        slope = jax.tree.map(
-            lambda m, d: (m - d) / (1 - MEAN_DECAY), new.adaptation.mean, decayed
-        )
+        slope = jax.tree.map(lambda m, d: (m - d) / (1 - MEAN_DECAY), new.adaptation.mean, decayed)
         return new, slope
 
     return jax.lax.scan(one, estimator.init(theta, key), length=updates)[1]
@@ -62,12 +69,16 @@ def _expected(make, sigma):
     return {name: counts[name] * sigma[name] ** 2 * squares.mean() for name in counts}
 
 
-@pytest.mark.parametrize("law", slow_except({"Gaussian"}, {
-    "Gaussian": nres.Gaussian(), "Orthogonal": nres.Orthogonal()
-}))
-@pytest.mark.parametrize("make", slow_except({"NRES", "PES"}, {
-    "NRES": nres.NRES, "PES": nres.PES, "TES": nres.TES, "FullES": nres.FullES
-}))
+@pytest.mark.parametrize(
+    "law", slow_except({"Gaussian"}, {"Gaussian": nres.Gaussian(), "Orthogonal": nres.Orthogonal()})
+)
+@pytest.mark.parametrize(
+    "make",
+    slow_except(
+        {"NRES", "PES"},
+        {"NRES": nres.NRES, "PES": nres.PES, "TES": nres.TES, "FullES": nres.FullES},
+    ),
+)
 def test_the_slope_is_unbiased(make, law):
     """Its mean over independent runs agrees with the closed form, for each element of sigma."""
     window = {} if make is nres.FullES else {"window": WINDOW}
@@ -160,3 +171,16 @@ def test_a_lost_window_leaves_sigma_as_it_is():
 def test_other_values_are_refused(initial, options, culprits):
     with raises_naming(ValueError, *culprits):
         nres.AdaptiveSigma(initial, **options)
+
+
+def test_a_run_adapts_sigma_and_refuses_a_schedule(tmp_path):
+    """A run that is extended ends with the same parameters as one that was not."""
+    whole = runs.execute(create_run(tmp_path / "whole", adapt_sigma=True, updates=8))
+    runs.execute(create_run(tmp_path / "half", adapt_sigma=True, updates=4))
+    runs.execute(runs.Run.open(tmp_path / "half"), updates=8)
+    assert_same(runs.Run.open(tmp_path / "half").theta(), whole.result.theta, rtol=0)
+    fixed = runs.execute(create_run(tmp_path / "fixed", updates=8))
+    with pytest.raises(AssertionError):
+        assert_same(fixed.result.theta, whole.result.theta, rtol=1e-3)
+    with raises_naming(SettingsError, "0.1,5:0.05", "adapt_sigma"):
+        create_run(tmp_path / "schedule", adapt_sigma=True, sigma="0.1,5:0.05")

@@ -31,7 +31,13 @@ PLACED |= {"--connect-timeout": 60}
 PRINTED = {"--tensorboard": False, "--quiet": False}
 SYSTEM = {"--set": None, "--policy": None, "--data-dir": None}
 COMMON = {"--workers": None, "--sigma": None, "--optimizer": None, "--lr": None, "--updates": None}
-COMMON |= {"--warmup": None, "--clip": None, "--noise": None, "--phases": None}
+COMMON |= {
+    "--warmup": None,
+    "--clip": None,
+    "--noise": None,
+    "--phases": None,
+    "--adapt-sigma": False,
+}
 OPTIONS = {
     "train": COMMON | PLACED | PRINTED | SYSTEM
     | {"--method": "nres", "--window": None, "--period": None, "--seed": 0}

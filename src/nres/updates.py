@@ -14,14 +14,8 @@ from jaxtyping import Array, PyTree
 
 from nres import multihost
 from nres.errors import first_line
-from nres.estimators.base import (
-    Estimator,
-    Unlocking,
-    compute_estimate,
-    starting_points,
-    steps_are_known,
-)
-from nres.estimators.values import Estimate, EstimatorState
+from nres.estimators.base import Estimator, compute_estimate, starting_points, steps_are_known
+from nres.estimators.values import Estimate, EstimatorState, Unlocking
 from nres.execution import choose
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift

@@ -75,6 +75,15 @@ def groups_of(key: Key[Array, ""], workers: int, size: int) -> Group | None:
     return Group(keys, (index % size).astype(jnp.int32), size)
 
 
+def place_independently(keys: Key[Array, " workers"], windows: int) -> Int[Array, " workers"]:
+    """Draw a window of the episode for each worker."""
+
+    def place(key):
+        return jax.random.randint(jax.random.fold_in(key, PHASES), (), 0, windows, jnp.int32)
+
+    return jax.vmap(place)(keys)
+
+
 def spread_evenly(key: Key[Array, ""], workers: int, windows: int) -> Int[Array, " workers"]:
     """Spread workers evenly over the windows of an episode, beginning at a random one.
 

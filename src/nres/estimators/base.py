@@ -10,12 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.averaging import average
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.values import Estimate, EstimatorState
+from nres.estimators.signature import check_signature, signature_of
+from nres.estimators.values import Estimate, EstimatorState, Unlocking
 from nres.execution import compiled, needed_lengths, repeat, state_shapes
 from nres.noise import Adaptation
 from nres.placement import Local, Placement
@@ -23,21 +24,19 @@ from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of
 from nres.workers import (
-    PHASES,
     Carry,
     Contributions,
     Response,
     Steps,
     Workers,
     groups_of,
+    place_independently,
     spread_evenly,
     worker_keys,
 )
 
 # The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
-
-
 # The default placement.
 LOCAL = Local()
 # The kinds of starting points; the first is the default.
@@ -298,7 +297,7 @@ def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> Esti
     adaptation = estimator.begin_adaptation()
     present = estimator.adapted(adaptation).at(zero)
     carry = estimator.placement.begin(present, theta, workers)
-    return EstimatorState(workers, carry, zero, _signature(estimator, theta), adaptation)
+    return EstimatorState(workers, carry, zero, signature_of(estimator, theta), adaptation)
 
 
 def gather_state(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
@@ -306,18 +305,6 @@ def gather_state(estimator: Estimator, theta: Theta, state: EstimatorState) -> E
     present = estimator.adapted(state.adaptation).at(state.update)
     carry = estimator.placement.gather(present, theta, state.workers, state.carry)
     return dataclasses.replace(state, carry=carry)
-
-
-class Unlocking(eqx.Module):
-    """A round that moves workers to their starting points; its estimate is discarded."""
-
-    on: Bool[Array, ""]
-    """True in an unlocking round, false in an update."""
-    moving: Bool[Array, " workers"]
-    """The workers that run a window; all workers in an update."""
-    counts: bool = eqx.field(static=True, default=True)
-    """True to leave the steps of waiting workers out of the count. That costs a sum over all
-    unrolls in every update; it is not needed if the count is known beforehand."""
 
 
 @compiled
@@ -329,12 +316,7 @@ def starting_points(
     if estimator.phases == EVEN:
         offset = spread_evenly(key, estimator.workers, estimator.windows)
     else:
-        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(
-            state.workers.key, jnp.uint32(PHASES)
-        )
-        offset = jax.vmap(lambda k: jax.random.randint(k, (), 0, estimator.windows, jnp.int32))(
-            keys
-        )
+        offset = place_independently(state.workers.key, estimator.windows)
     return state, estimator.placement.everywhere(offset)
 
 
@@ -375,11 +357,7 @@ def compute_estimate(
     With `unlocking`, this may be a round in which only some workers take part and which does not
     count as an update.
     """
-    if state.signature != (signature := _signature(estimator, theta)):
-        raise ValueError(
-            "theta or estimator differs from the one for which `init` made the state: got "
-            f"{_describe(signature)} instead of {_describe(state.signature)}."
-        )
+    check_signature(estimator, theta, state.signature)
     # A window never crosses the end of an episode.
     length = jnp.minimum(estimator.window, estimator.horizon - state.workers.start)
     made = jnp.int32(1)
@@ -418,18 +396,3 @@ def compute_estimate(
 
 
 _compute = compiled(compute_estimate)
-
-
-def _signature(estimator: Estimator, theta: Theta) -> Any:
-    """Return everything that must not change between `init` and `estimate`."""
-    leaves, structure = jax.tree.flatten(theta)
-    settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
-    kind = (type(estimator).__name__, estimator.members, settings)
-    return kind, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-
-
-def _describe(signature: Any) -> str:
-    (name, _, settings), structure, leaves = signature
-    options = ", ".join(f"{option}={value}" for option, value in settings)
-    arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in leaves)
-    return f"{name}({options}) with {structure} of {arrays}"

@@ -30,7 +30,8 @@ class NRES(OnlineStrategy):
         sigma (float | PyTree | Callable): The standard deviation of the noise; or, if parameters
             have different scales, a pytree of numbers or arrays for the leaves of `theta`, or for
             whole branches of it; or a function that maps the number of updates made so far to
-            either, for example an optax schedule. A noise keeps the sigma with which it was drawn.
+            either, for example an optax schedule; or an `nres.AdaptiveSigma`. A noise keeps the
+            sigma with which it was drawn.
         noise (Noise): The distribution of the noise; Gaussian by default.
         store_noise (bool): True, the default, to keep the noise in memory; false to regenerate it
             from the workers' keys in every window, so that memory does not grow with N·d.

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from nres.noise import Adaptation
 from nres.system import Theta
@@ -82,3 +82,15 @@ class Estimate(eqx.Module):
     def steps(self) -> Steps:
         """The number of unroll steps of this call, total and sequential, as Python ints."""
         return self.spent.steps()
+
+
+class Unlocking(eqx.Module):
+    """A round that moves workers to their starting points; its estimate is discarded."""
+
+    on: Bool[Array, ""]
+    """True in an unlocking round, false in an update."""
+    moving: Bool[Array, " workers"]
+    """The workers that run a window; all workers in an update."""
+    counts: bool = eqx.field(static=True, default=True)
+    """True to leave the steps of waiting workers out of the count. That costs a sum over all
+    unrolls in every update; it is not needed if the count is known beforehand."""

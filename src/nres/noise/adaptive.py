@@ -3,7 +3,8 @@ r"""`AdaptiveSigma`: a $\sigma$ that follows the derivative of the smoothed loss
 The smoothed loss $J(\theta, \sigma) = \mathbb E_\epsilon L(\theta + \epsilon)$ has the derivative
 
 $$ \frac{\partial J}{\partial \log \sigma}
-   = \mathbb E \Big[\Big(\frac{L^+ + L^-}2 - b\Big) \big(w(\epsilon) \cdot \epsilon - d\big)\Big], $$
+   = \mathbb E \Big[\Big(\frac{L^+ + L^-}2 - b\Big)
+     \big(w(\epsilon) \cdot \epsilon - d\big)\Big], $$
 
 where $w(\epsilon)$ is the score of the noise, which is $\epsilon/\sigma^2$ for Gaussian noise, d is
 the number of parameters and b is any number that does not depend on $\epsilon$. The losses are

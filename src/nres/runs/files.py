@@ -13,7 +13,8 @@ from nres.files import read_plain
 from nres.runs.folder import LARGEST_CONFIG
 from nres.runs.names import SettingsError, unknown
 from nres.runs.placement import device_count
-from nres.runs.settings import DECLARATIONS, checked, upgraded
+from nres.runs.settings import DECLARATIONS, checked
+from nres.runs.upgrading import upgraded
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp

@@ -355,4 +355,4 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
         steps[:, parts[i]] = reply.steps
     sums = [(reply.grad, reply.slope) for _, reply in sorted(replies.items())]
     grad, slope = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
-    return Contributions(grad, *map(jnp.asarray, (norm, loss, steps)), slope)
+    return Contributions(grad, jnp.asarray(norm), jnp.asarray(loss), jnp.asarray(steps), slope)
