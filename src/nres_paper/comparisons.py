@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from nres_paper.default_comparisons import DEFAULT_COMPARISONS
 from nres_paper.lorenz_comparisons import LORENZ_COMPARISONS
 from nres_paper.mujoco_comparisons import MUJOCO_COMPARISONS
 from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
@@ -15,5 +16,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **OPTIMIZER_COMPARISONS,
         **MUJOCO_COMPARISONS,
         **RATE_COMPARISONS,
+        **DEFAULT_COMPARISONS,
     }
 )
