@@ -79,9 +79,9 @@ def _landscape(context: Context) -> Result:
     norms = found["gradient_norm"]
     learned_optimizer.landscape_figure(
         distances,
-        {name.capitalize(): values for name, values in losses.items()},
+        {name[:1].upper() + name[1:]: values for name, values in losses.items()},
         horizons,
-        {name.capitalize(): values for name, values in norms.items()},
+        {name[:1].upper() + name[1:]: values for name, values in norms.items()},
         context.drawing,
     )
     minima = {name: local_minima(values) for name, values in losses.items()}
