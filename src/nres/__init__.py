@@ -29,6 +29,7 @@ from nres.evaluation import Evaluation as Evaluation
 from nres.evaluation import evaluate as evaluate
 from nres.history import History as History
 from nres.history import NonFiniteWarning as NonFiniteWarning
+from nres.monitor import NoSignalWarning as NoSignalWarning
 from nres.noise import Gaussian as Gaussian
 from nres.noise import Noise as Noise
 from nres.noise import Orthogonal as Orthogonal

@@ -192,6 +192,7 @@ def run_window(
             put(total.norm, part.norm, start),
             put(total.loss, part.loss, start),
             put(total.steps, part.steps, start, axis=1),
+            put(total.odd, part.odd, start),
         )
         return carry, total
 
@@ -201,6 +202,7 @@ def run_window(
         jnp.zeros(count, part.norm.dtype),
         jnp.zeros(count, part.loss.dtype),
         jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
+        jax.tree.map(lambda x: jnp.zeros(count, x.dtype), part.odd),
     )
     whole, rest = divmod(count, block)
     loop = jax.lax.fori_loop(

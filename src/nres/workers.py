@@ -113,6 +113,9 @@ class Response(eqx.Module):
     """The mean loss per step of each worker's unrolls, for reports."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    odd: Float[Array, " workers"] | None = None
+    """Half the difference of the losses per step of each worker's pair, for diagnostics; `None` if
+    workers are not pairs."""
 
 
 class Contributions(eqx.Module):
@@ -126,6 +129,8 @@ class Contributions(eqx.Module):
     """The mean loss per step of each worker's unrolls."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    odd: Float[Array, " workers"] | None = None
+    """Half the difference of the losses per step of each worker's pair; `None` without pairs."""
 
     @property
     def finite(self) -> Bool[Array, " workers"]:
@@ -150,4 +155,5 @@ def summed(response: Response) -> Contributions:
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 
-    return Contributions(jax.tree.map(add, rows), norm, response.loss, response.steps)
+    grad = jax.tree.map(add, rows)
+    return Contributions(grad, norm, response.loss, response.steps, response.odd)

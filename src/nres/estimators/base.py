@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
-from nres.estimators.averaging import average
+from nres.estimators.averaging import Pairs, average
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import compiled, needed_lengths, repeat, state_shapes
@@ -154,6 +154,20 @@ class Estimator(eqx.Module):
     def group_size(self, theta: Theta) -> int:
         """Return the number of workers whose noises are drawn jointly."""
         return 1
+
+    def noise_numbers(self, workers: Workers) -> Int[Array, " workers"] | None:
+        """Return the index of the noise that alone determines each worker's contribution.
+
+        It is `None` if several noises do, or none.
+        """
+        return None
+
+    def linear_gain(self, theta: Theta) -> int | None:
+        r"""Return $E\lVert g_i \rVert^2 / \lVert g \rVert^2$ of a loss that is linear in the noise.
+
+        It is `None` if this ratio depends on the loss.
+        """
+        return None
 
     @property
     def vectorisable(self) -> bool:
@@ -377,8 +391,19 @@ def compute_estimate(
     if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
+    grouped = state.workers.group is not None
     grad, loss, spent, info = average(
-        contributions, outcome.absent, state.workers.start, estimator.most_steps, theta
+        contributions,
+        outcome.absent,
+        state.workers,
+        estimator.most_steps,
+        theta,
+        Pairs(
+            estimator.window,
+            estimator.windows,
+            estimator.linear_gain(theta),
+            estimator.noise_numbers(state.workers) if grouped else None,
+        ),
     )
     if outcome.absent is not None:
         length = jnp.where(outcome.absent, 0, length)

@@ -123,10 +123,22 @@ class EvolutionStrategy(Estimator):
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
 
+    def noise_numbers(self, workers):
+        if self.accumulates:
+            return None
+        return workers.noise_numbers(self.horizon, self.noise_period)
+
+    def linear_gain(self, theta):
+        is_single = getattr(self._sigma_shapes(), "shape", None) == ()
+        return parameter_count(theta) + 2 if is_single else None
+
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)
-        check_prefix("sigma", jax.eval_shape(lambda: self.at(jnp.int32(0)).sigma), theta)
+        check_prefix("sigma", self._sigma_shapes(), theta)
         return theta
+
+    def _sigma_shapes(self) -> PyTree:
+        return jax.eval_shape(lambda: self.at(jnp.int32(0)).sigma)
 
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
@@ -248,6 +260,7 @@ def _respond(
     """Multiply the loss differences by the score of the noise."""
     perturbed = loss[: len(law.contrast)]
     coefficient = scale * sum(c * row for c, row in zip(law.contrast, perturbed, strict=True))
+    odd = coefficient if len(law.contrast) > 1 else None
     weight = noise.score
     if weight is None:
         factor, weight = law.score(epsilon, noise.sigma)
@@ -256,4 +269,4 @@ def _respond(
     for sigma in jax.tree.leaves(noise.sigma):
         usable = (sigma > 0).reshape(coefficient.size, -1).all(axis=1)
         coefficient = jnp.where(usable, coefficient, jnp.nan)
-    return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps)
+    return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps, odd)

@@ -230,6 +230,17 @@ class Settings:
         default_text="off",
         commands=("train", "resume"),
     )
+    auto_stop: str | None = setting(
+        "Stop early when the signal in the gradients has sunk into noise, or the loss has risen "
+        "far above its start.",
+        one_of(dict.fromkeys(("on", "off"))),
+        default=None,
+        panel=METRICS,
+        metavar="on|off",
+        default_text="off",
+        choices=("on", "off"),
+        commands=("train", "resume"),
+    )
     log_every: int = setting(
         "Write an entry of the metrics every N updates.",
         count,

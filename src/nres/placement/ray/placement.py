@@ -349,11 +349,14 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
     some, count = next(iter(replies.values())), parts[-1].stop
     norm = np.full(count, np.nan, some.norm.dtype)
     loss = np.full(count, np.nan, some.loss.dtype)
+    odd = None if some.odd is None else np.full(count, np.nan, some.odd.dtype)
     steps = np.zeros((some.steps.shape[0], count), np.int32)
     for i, reply in replies.items():
         norm[parts[i]], loss[parts[i]] = reply.norm, reply.loss
         steps[:, parts[i]] = reply.steps
+        if odd is not None:
+            odd[parts[i]] = reply.odd
     grad = jax.tree.map(
         lambda *g: jnp.asarray(sum(g)), *[r.grad for _, r in sorted(replies.items())]
     )
-    return Contributions(grad, *map(jnp.asarray, (norm, loss, steps)))
+    return Contributions(grad, *jax.tree.map(jnp.asarray, (norm, loss, steps, odd)))
