@@ -9,6 +9,8 @@ from nres import placement as placement
 from nres import policies as policies
 from nres import pools as pools
 from nres.caching import cache_compilations as cache_compilations
+from nres.diagnosis import Diagnosis as Diagnosis
+from nres.diagnosis import diagnose as diagnose
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES

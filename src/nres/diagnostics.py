@@ -11,7 +11,7 @@ import numpy as np
 
 # The numbers of `Info` that every update records, besides those by phase.
 PER_UPDATE = ("signal", "signal_weight", "linear_signal", "even", "odd")
-_SQUARE, _COUNT = "phase_square_", "phase_count_"
+_PHASE = "phase_power_"
 
 Columns = Mapping[str, Any]
 """Recorded numbers by name, one row per update."""
@@ -19,19 +19,17 @@ Columns = Mapping[str, Any]
 
 def columns(parts: int) -> tuple[str, ...]:
     """Return the names of the recorded diagnostics, if an episode has so many parts."""
-    numbers = range(1, parts + 1)
-    by_phase = [f"{name}{i}" for name in (_SQUARE, _COUNT) for i in numbers]
-    return (*PER_UPDATE, *by_phase)
+    return (*PER_UPDATE, *(f"{_PHASE}{i}" for i in range(1, parts + 1)))
 
 
 def is_diagnostic(name: str) -> bool:
     """Return whether a recorded column is a diagnostic, which is no mean or sum by itself."""
-    return name in PER_UPDATE or name.startswith((_SQUARE, _COUNT))
+    return name in PER_UPDATE or name.startswith(_PHASE)
 
 
 def parts_of(rows: Columns) -> int:
     """Return the number of parts of the episode in recorded columns."""
-    return sum(name.startswith(_COUNT) for name in rows)
+    return sum(name.startswith(_PHASE) for name in rows)
 
 
 class Sums:
@@ -70,13 +68,12 @@ class Sums:
         return _ratio(self._weighted("signal"), self._weighted("linear_signal"))
 
     def spread(self, name: str) -> Any:
-        """Return the root mean square of the even or the odd part."""
+        """Return the square root of the mean of a recorded mean square."""
         return np.sqrt(self._mean(np.asarray(self._rows[name], float)))
 
     def phase_rms(self, part: int) -> Any:
         """Return the root mean square of the contributions in one part of the episode."""
-        square, count = (_known(self._rows[f"{name}{part}"]) for name in (_SQUARE, _COUNT))
-        return np.sqrt(_ratio(self._add(square), self._add(count)))
+        return self.spread(f"{_PHASE}{part}")
 
 
 def summarised(rows: Columns) -> dict[str, float]:

@@ -101,14 +101,24 @@ class Monitor:
     def _complete(self, batch: Batch) -> None:
         self._batches.append(batch)
         self._first = self._first or batch
-        self._was_healthy = self._was_healthy or batch.share >= HEALTHY_SHARE
-        self._was_distinct = self._was_distinct or (
-            len(self._batches) == BATCHES and self._signal_score() >= DISTINCT
-        )
+        if len(self._batches) == BATCHES:
+            self._was_healthy = self._was_healthy or self._is_healthy()
+            self._was_distinct = self._was_distinct or self._signal_score() >= DISTINCT
+
+    def _is_healthy(self) -> bool:
+        """Return whether some batch of the stretch shows a linear response, not only by chance.
+
+        A run that converges fast may show it in its first batch alone.
+        """
+        shares = np.array([batch.share for batch in self._batches])
+        centre = np.median(shares)
+        spread = 1.48 * np.median(np.abs(shares - centre))  # of normal numbers, their deviation
+        best = shares.max()
+        return bool(best >= HEALTHY_SHARE and best - centre > 5 * spread)
 
     def _signal_score(self) -> float:
         """Return the mean signal over the stretch in standard errors."""
-        mean, stderr = _mean_and_stderr([batch.fraction for batch in self._batches])
+        mean, stderr = mean_and_stderr([batch.fraction for batch in self._batches])
         return mean / stderr if stderr > 0 else math.nan
 
     def problem(self) -> str | None:
@@ -120,7 +130,7 @@ class Monitor:
         if len(self._batches) < BATCHES or self._was_healthy:
             return None
         batches = self._batches
-        mean, stderr = _mean_and_stderr([batch.share for batch in batches])
+        mean, stderr = mean_and_stderr([batch.share for batch in batches])
         seen = f"over {BATCHES * self.size:,} updates, the linear share of the response is {mean:.2g}"
         even, odd = (math.sqrt(sum(getattr(b, n) for b in batches)) for n in ("even", "odd"))
         advice = "`nres.diagnose` tells which, and whether a larger sigma helps."
@@ -153,7 +163,7 @@ class Monitor:
         if not (self._was_distinct or above > DISTINCT * np.std(losses, ddof=1)):
             return False
         half = BATCHES // 2
-        before, after = (_mean_and_stderr(part) for part in (losses[:half], losses[half:]))
+        before, after = (mean_and_stderr(part) for part in (losses[:half], losses[half:]))
         falls = before[0] - after[0] > 2 * math.hypot(before[1], after[1])
         return self._signal_score() < INDISTINCT and not falls
 
@@ -198,6 +208,12 @@ def _terms(rows: dict[str, np.ndarray]) -> np.ndarray:
     return np.where(np.isfinite(terms), terms, 0.0)
 
 
-def _mean_and_stderr(values: list[float]) -> tuple[float, float]:
+def batch_of(rows: dict[str, np.ndarray]) -> Batch:
+    """Return the sums over all updates in columns of `History`."""
+    return Batch(*_terms(rows).sum(axis=0).tolist())
+
+
+def mean_and_stderr(values: list[float]) -> tuple[float, float]:
+    """Return the mean of some values and its standard error."""
     array = np.asarray(values)
     return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array)))

@@ -344,8 +344,7 @@ def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
     numbers = (loss, norm, *(getattr(info, name) for name in diagnostics.PER_UPDATE))
     floats = jnp.stack([x.astype(float) for x in numbers])
-    by_phase = [info.phase_square.astype(float), info.phase_count.astype(float)]
-    floats = jnp.concatenate([floats, *by_phase])
+    floats = jnp.concatenate([floats, info.phase_power.astype(float)])
     integers = [info.nonfinite, info.first_nonfinite, start, *unused]
     return floats, jnp.stack(integers if report is None else [*integers, *report])
 

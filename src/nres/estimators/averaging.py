@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from nres.estimators.values import PARTS, Info, Spent
@@ -102,8 +103,7 @@ def _diagnostics(
     if contributions.odd is None:
         unknown = jnp.full((), math.nan, square.dtype)
         names = ("signal", "signal_weight", "power", "linear_signal", "even", "odd")
-        none = jnp.full(parts, math.nan, square.dtype)
-        return dict.fromkeys(names, unknown) | {"phase_square": none, "phase_count": none}
+        return dict.fromkeys(names, unknown) | {"phase_power": jnp.full(parts, unknown)}
     squares = each.sum()
     # Workers that share a noise say nothing about the gradient together: their contributions are
     # orthogonal. So the squared norm of the sum has the same excess, from fewer products.
@@ -115,8 +115,13 @@ def _diagnostics(
     even = jnp.where(finite, contributions.loss, 0)
     mean = even.sum() / number
     deviation = jnp.where(finite, contributions.loss - mean, 0)
+    # The share of the windows that each part of the episode has.
+    part_of = np.arange(pairs.windows) * parts // pairs.windows
+    share = np.bincount(part_of) / pairs.windows
     place = workers.start // pairs.window * parts // pairs.windows
-    here = (place[None] == jnp.arange(parts, dtype=place.dtype)[:, None]) & finite[None]
+    # Parts are on the last axis, where compilers vectorise the sum over workers.
+    here = place[:, None] == jnp.arange(parts, dtype=place.dtype)[None]
+    of_parts = jnp.where(here, each[:, None], 0).sum(axis=0)
     return {
         "signal": jnp.where(known, excess, math.nan),
         "signal_weight": informative / max(finite.size * (finite.size - 1), 1),
@@ -124,8 +129,7 @@ def _diagnostics(
         "linear_signal": power / (math.nan if pairs.gain is None else pairs.gain),
         "even": jnp.where(number > 1, (deviation**2).sum() / jnp.maximum(number - 1, 1), math.nan),
         "odd": (jnp.where(finite, contributions.odd, 0) ** 2).sum() / number,
-        "phase_square": jnp.where(here, each[None], 0).sum(axis=1),
-        "phase_count": here.sum(axis=1, dtype=each.dtype),
+        "phase_power": of_parts / (number * jnp.asarray(share, each.dtype)),
     }
 
 

@@ -129,8 +129,8 @@ class EvolutionStrategy(Estimator):
         return workers.noise_numbers(self.horizon, self.noise_period)
 
     def linear_gain(self, theta):
-        is_single = getattr(self._sigma_shapes(), "shape", None) == ()
-        return parameter_count(theta) + 2 if is_single else None
+        single = not self.accumulates and getattr(self._sigma_shapes(), "shape", None) == ()
+        return parameter_count(theta) + 2 if single else None
 
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)

@@ -84,11 +84,9 @@ class Info(eqx.Module):
     """The variance over workers of the mean loss of each pair."""
     odd: Float[Array, ""]
     """The mean square over workers of half the difference of each pair's losses."""
-    phase_square: Float[Array, " parts"]
-    """The sum of squared norms of the contributions whose window started in each part of the
-    episode, out of at most eight equal parts."""
-    phase_count: Float[Array, " parts"]
-    """The number of workers behind each element of `phase_square`."""
+    phase_power: Float[Array, " parts"]
+    """The part of `power` that comes from windows in each part of the episode, out of at most eight
+    equal parts, divided by that part's share of the windows."""
 
     @property
     def snr(self) -> Float[Array, ""]:
@@ -105,8 +103,11 @@ class Info(eqx.Module):
 
     @property
     def phase_rms(self) -> Float[Array, " parts"]:
-        """The root mean square of contributions by part of the episode; NaN without workers."""
-        return jnp.sqrt(self.phase_square / self.phase_count)
+        """The root mean square of contributions by part of the episode.
+
+        It presumes that the workers are spread evenly over the windows, as they are on average.
+        """
+        return jnp.sqrt(self.phase_power)
 
 
 class Estimate(eqx.Module):
