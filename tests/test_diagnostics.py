@@ -120,15 +120,11 @@ def test_one_estimate_agrees_with_its_definitions():
     estimator = nres.NRES(SYSTEM, workers=6, window=2, sigma=0.3)
     state = estimator.init(THETA, KEY)
     info = estimator.estimate(THETA, state).info
-    alone = [
-        estimator.with_workers(6).run(THETA, state.workers, state.carry, None)[1]
-    ]
+    alone = [estimator.with_workers(6).run(THETA, state.workers, state.carry, None)[1]]
     c, rows = np.asarray(alone[0].coefficient, float), np.asarray(alone[0].rows, float)
     each = c[:, None] * rows
     products = each @ each.T
-    np.testing.assert_allclose(
-        info.signal, (products.sum() - np.trace(products)) / 30, rtol=1e-4
-    )
+    np.testing.assert_allclose(info.signal, (products.sum() - np.trace(products)) / 30, rtol=1e-4)
     np.testing.assert_allclose(info.power, np.trace(products) / 6, rtol=1e-5)
     np.testing.assert_allclose(info.linear_signal, info.power / 5, rtol=1e-6)
     mean = each.mean(axis=0)
@@ -145,9 +141,9 @@ def test_methods_without_pairs_and_single_workers_show_nothing():
     info = nres.BPTT(SYSTEM, workers=3).estimate
     found = [
         info(THETA, state_at_step_0(nres.BPTT(SYSTEM, workers=3), THETA, KEY)).info,
-        (one := nres.NRES(SYSTEM, workers=1, window=2, sigma=0.1)).estimate(
-            THETA, state_at_step_0(one, THETA, KEY)
-        ).info,
+        (one := nres.NRES(SYSTEM, workers=1, window=2, sigma=0.1))
+        .estimate(THETA, state_at_step_0(one, THETA, KEY))
+        .info,
     ]
     for each in found:
         assert all(map(math.isnan, (each.signal, each.snr, each.linear_share, each.even)))
@@ -328,7 +324,7 @@ def test_a_run_has_diverged_if_its_loss_stays_far_above_its_start():
 )
 def test_a_monitor_says_what_is_wrong(signal, noise, words):
     rows = made_up(lambda u: signal, lambda u: 1.0, 25 * BATCHES, noise)
-    problem = fed(Monitor(1), rows, 100).problem()
+    problem = fed(Monitor(1), rows, 100).problem
     assert (problem is None) == (words is None)
     assert words is None or words in problem
 
@@ -336,7 +332,7 @@ def test_a_monitor_says_what_is_wrong(signal, noise, words):
 def test_a_weak_signal_of_few_workers_is_no_reason_to_warn():
     """If d is much larger than N, even a linear response is not distinguishable from zero."""
     rows = made_up(lambda u: 0.0, lambda u: 1.0, 25 * BATCHES, noise=30.0)
-    assert fed(Monitor(1), rows, 100).problem() is None
+    assert fed(Monitor(1), rows, 100).problem is None
 
 
 @pytest.mark.parametrize("roughness", [0.0, 1e4])

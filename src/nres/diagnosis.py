@@ -181,8 +181,9 @@ def _problem(
     if smoothed[0] - loss > _FAR_ABOVE * abs(loss) + DISTINCT * smoothed[1]:
         return "sigma too large"
     share = numbers["linear_share"]
-    is_noise = fraction[0] < DISTINCT * fraction[1]
-    if is_noise and share + DISTINCT * share_stderr < HEALTHY_SHARE:
+    if not share + DISTINCT * share_stderr < HEALTHY_SHARE:  # also if it is unknown
+        return None
+    if fraction[0] < DISTINCT * fraction[1]:
         return "nothing but noise"
     if share < ROUGH_SHARE and numbers["even_spread"] >= numbers["odd_spread"] > 0:
         return "sigma too small"

@@ -117,7 +117,7 @@ class Log:
         if self.monitor is None:
             return
         self.monitor.add(part)
-        problem = self.monitor.problem()
+        problem = self.monitor.problem
         if problem is not None:
             self.monitor = None
             message = f"{self.prefix}after update {part['update'][-1]}: {problem}"

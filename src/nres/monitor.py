@@ -6,6 +6,7 @@ errors therefore come from batches of at least two episodes.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,8 @@ class Monitor:
         self._batches: deque[Batch] = deque(maxlen=BATCHES)
         self._first: Batch | None = None
         self._was_healthy = self._was_distinct = False
+        self.problem: str | None = None
+        """The first problem with the noise of the run, in words; `None` if none has shown."""
 
     def add(self, rows: dict[str, np.ndarray]) -> None:
         """Add some updates, which follow those of the last call.
@@ -104,13 +107,17 @@ class Monitor:
         if len(self._batches) == BATCHES:
             self._was_healthy = self._was_healthy or self._is_healthy()
             self._was_distinct = self._was_distinct or self._signal_score() >= DISTINCT
+            self.problem = self.problem or self._find_problem()
 
     def _is_healthy(self) -> bool:
-        """Return whether some batch of the stretch shows a linear response, not only by chance.
+        """Return whether the stretch, or a batch of it, shows a linear response, not by chance.
 
         A run that converges fast may show it in its first batch alone.
         """
         shares = np.array([batch.share for batch in self._batches])
+        mean, stderr = mean_and_stderr(shares)
+        if mean >= HEALTHY_SHARE and mean > DISTINCT * stderr:
+            return True
         centre = np.median(shares)
         spread = 1.48 * np.median(np.abs(shares - centre))  # of normal numbers, their deviation
         best = shares.max()
@@ -121,20 +128,24 @@ class Monitor:
         mean, stderr = mean_and_stderr([batch.fraction for batch in self._batches])
         return mean / stderr if stderr > 0 else math.nan
 
-    def problem(self) -> str | None:
-        """Describe what is wrong with the noise of the run, or return `None`.
+    def _find_problem(self) -> str | None:
+        """Describe what is wrong with the noise in a whole stretch, or return `None`.
 
         A run that has ever shown a healthy response is not judged: its signal also fades when it
         converges.
         """
-        if len(self._batches) < BATCHES or self._was_healthy:
+        if self._was_healthy:
             return None
         batches = self._batches
         mean, stderr = mean_and_stderr([batch.share for batch in batches])
-        seen = f"over {BATCHES * self.size:,} updates, the linear share of the response is {mean:.2g}"
+        if not mean + DISTINCT * stderr < HEALTHY_SHARE:  # also if it is unknown
+            return None
+        seen = (
+            f"over {BATCHES * self.size:,} updates, the linear share of the response is {mean:.2g}"
+        )
         even, odd = (math.sqrt(sum(getattr(b, n) for b in batches)) for n in ("even", "odd"))
         advice = "`nres.diagnose` tells which, and whether a larger sigma helps."
-        if self._signal_score() < DISTINCT and mean + DISTINCT * stderr < HEALTHY_SHARE:
+        if self._signal_score() < DISTINCT:
             return (
                 f"the updates are nothing but noise: {seen} ± {stderr:.1g}, not distinguishable "
                 "from zero. Either the losses are too rough for this sigma, or sigma is far too "
@@ -202,8 +213,9 @@ def _terms(rows: dict[str, np.ndarray]) -> np.ndarray:
     names = ("loss", "grad_norm", "signal", "linear_signal", "signal_weight", "even", "odd")
     loss, norm, signal, linear, weight, even, odd = (np.asarray(rows[n], float) for n in names)
     weight = np.where(np.isfinite(signal), weight, 0.0)
-    columns = (loss * 0 + 1, loss, norm**2, signal * weight, linear * weight, weight, even, odd)
-    terms = np.stack(columns, axis=1)
+    with np.errstate(invalid="ignore"):  # infinite signals of weight zero
+        weighted = (signal * weight, linear * weight, weight)
+    terms = np.stack([np.ones(len(loss)), loss, norm**2, *weighted, even, odd], axis=1)
     terms[~np.isfinite(loss)] = 0
     return np.where(np.isfinite(terms), terms, 0.0)
 
@@ -213,7 +225,8 @@ def batch_of(rows: dict[str, np.ndarray]) -> Batch:
     return Batch(*_terms(rows).sum(axis=0).tolist())
 
 
-def mean_and_stderr(values: list[float]) -> tuple[float, float]:
+def mean_and_stderr(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Return the mean of some values and its standard error."""
     array = np.asarray(values)
-    return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array)))
+    with np.errstate(invalid="ignore"):  # infinite losses
+        return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array)))
