@@ -1,6 +1,7 @@
 """Diagnostics of gradient estimates: signal, linear share, spreads, and warnings of noise."""
 
 import dataclasses
+import itertools
 import json
 import math
 import warnings
@@ -254,7 +255,7 @@ def test_entries_of_the_metrics_are_ratios_of_sums_wherever_calls_end(tmp_path):
     history, files = result.history, []
     for cuts in ([0, 10], [0, 3, 4, 9, 10]):
         writer = MetricsWriter(tmp_path / f"{len(cuts)}.jsonl", 4)
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in itertools.pairwise(cuts):
             writer.add(progress_of(result, slice(first, last)))
         writer.close()
         files.append(writer.path.read_text())

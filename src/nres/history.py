@@ -104,8 +104,8 @@ class History:
         r"""Return the share of the response to the noise that is linear: $(d + 2)\, S / P$.
 
         P is the mean squared norm of a worker's contribution. The share is 1 if losses are linear
-        in the noise with the same gradient in all windows. Curvature of odd order, roughness, chance
-        that a pair does not share, and differences between windows reduce it.
+        in the noise with the same gradient in all windows. Curvature of odd order, roughness and
+        differences between windows reduce it.
 
         Args:
             over: The number of updates to average over.

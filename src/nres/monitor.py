@@ -128,22 +128,29 @@ class Monitor:
         mean, stderr = mean_and_stderr([batch.fraction for batch in self._batches])
         return mean / stderr if stderr > 0 else math.nan
 
+    def _has_improved(self) -> bool:
+        """Return whether the loss of the first batch was well above that of the latest ones."""
+        latest = [batch.mean_loss for batch in self._batches][BATCHES // 2 :]
+        first = math.nan if self._first is None else self._first.mean_loss
+        return bool(first - np.mean(latest) > DISTINCT * np.std(latest, ddof=1))
+
     def _find_problem(self) -> str | None:
         """Describe what is wrong with the noise in a whole stretch, or return `None`.
 
-        A run that has ever shown a healthy response is not judged: its signal also fades when it
-        converges.
+        A run that has ever shown a healthy response, or whose loss has fallen, is not judged: its
+        signal also fades when it converges.
         """
-        if self._was_healthy:
+        if self._was_healthy or self._has_improved():
             return None
         batches = self._batches
         mean, stderr = mean_and_stderr([batch.share for batch in batches])
         if not mean + DISTINCT * stderr < HEALTHY_SHARE:  # also if it is unknown
             return None
-        seen = (
-            f"over {BATCHES * self.size:,} updates, the linear share of the response is {mean:.2g}"
-        )
-        even, odd = (math.sqrt(sum(getattr(b, n) for b in batches)) for n in ("even", "odd"))
+        seen = f"over {BATCHES * self.size:,} updates, the linear share of the response is "
+        seen += f"{mean:.2g}"
+        updates = max(sum(batch.updates for batch in batches), 1)
+        even = math.sqrt(sum(batch.even for batch in batches) / updates)
+        odd = math.sqrt(sum(batch.odd for batch in batches) / updates)
         advice = "`nres.diagnose` tells which, and whether a larger sigma helps."
         if self._signal_score() < DISTINCT:
             return (
@@ -165,15 +172,13 @@ class Monitor:
         """True if the signal is no longer distinguishable from zero, and the loss does not fall.
 
         Before, the signal was distinguishable over a stretch of the same length, or the loss of the
-        first batch was well above that of the present stretch.
+        first batch was well above that of the latest ones.
         """
         if len(self._batches) < BATCHES or self._first is None:
             return False
-        losses = [batch.mean_loss for batch in self._batches]
-        above = self._first.mean_loss - float(np.mean(losses))
-        if not (self._was_distinct or above > DISTINCT * np.std(losses, ddof=1)):
+        if not (self._was_distinct or self._has_improved()):
             return False
-        half = BATCHES // 2
+        half, losses = BATCHES // 2, [batch.mean_loss for batch in self._batches]
         before, after = (mean_and_stderr(part) for part in (losses[:half], losses[half:]))
         falls = before[0] - after[0] > 2 * math.hypot(before[1], after[1])
         return self._signal_score() < INDISTINCT and not falls

@@ -69,9 +69,9 @@ class Info(eqx.Module):
     square: Float[Array, ""]
     r"""$\lVert \hat g \rVert^2$, the squared norm of the gradient estimate."""
     signal: Float[Array, ""]
-    r"""An estimate of $\lVert g \rVert^2$, the squared norm of the gradient itself, from the products
-    of different workers' contributions. It is unbiased at fixed parameters, if workers are at
-    independent windows; a single one may be negative."""
+    r"""An estimate of $\lVert g \rVert^2$, the squared norm of the gradient itself, from the
+    products of different workers' contributions. It is unbiased at fixed parameters, if workers
+    are at independent windows; a single one may be negative."""
     signal_weight: Float[Array, ""]
     """The share of pairs of workers behind `signal`, for means over several estimates. It is less
     than 1 if workers were left out, or if some of them share an orthogonal noise."""

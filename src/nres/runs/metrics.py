@@ -32,8 +32,9 @@ class MetricsWriter:
     """Writer that appends an entry every `log_every` updates and at each evaluation.
 
     An entry summarizes the updates since the previous one: `loss` and `grad_norm` are means,
-    diagnostics are ratios of sums and left out where they are unknown, and `nonfinite` is a sum. The counters of the placement are sums, too, and appear only where they
-    are not zero. Every call flushes the file, so that a crash loses at most one line.
+    diagnostics are ratios of sums and left out where they are unknown, and `nonfinite` is a sum.
+    The counters of the placement are sums, too, and appear only where they are not zero. Every
+    call flushes the file, so that a crash loses at most one line.
 
     Args:
         path: The file to append to.
