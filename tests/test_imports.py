@@ -111,12 +111,13 @@ def imports(package, walk=ast.walk):
 # As docs/built.md gives them; modules that are not named here are below all of these.
 LAYERS = (
     *("system", "weights", "policies", "noise", "workers", "pools", "execution", "placement"),
-    *("tracing", "estimators", "updates", "history", "seeds", "progress", "display"),
+    *("tracing", "estimators", "updates", "history", "log", "seeds", "progress", "display"),
     *(
         "results",
         "loop",
         "training",
         "evaluation",
+        "diagnosis",
         "variance",
         "callbacks",
         "systems",

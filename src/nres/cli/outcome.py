@@ -40,7 +40,16 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
-    if outcome.stopped_early:
+    if outcome.stopped_early and outcome.settled is not None:
+        why = {
+            "converged": "the signal in the gradients has sunk into noise",
+            "diverged": "the loss has risen far above its start",
+        }[outcome.settled]
+        say(
+            f"Stopped early: {why}. To go on: nres resume {run.path} --auto-stop off",
+            console,
+        )
+    elif outcome.stopped_early:
         say(
             f"Stopped early: no improvement in {run.settings.stop_after} evaluations. To go on, "
             f"give a larger number: nres resume {run.path} --stop-after ...",

@@ -245,13 +245,14 @@ def resume(
     Example: nres resume runs/first
     """
     connect(**hosts)
-    updates, stop_after = given.pop("updates"), given.pop("stop_after")
+    updates = given.pop("updates")
+    stopping = {name: given.pop(name) for name in ("stop_after", "auto_stop")}
     if updates is not None:
         checked("updates", updates)
     opened = Run.open(run, trust_code=trust_code)
     settings = relocated(opened.settings, **given)
-    if stop_after is not None:
-        settings = dataclasses.replace(settings, stop_after=stop_after)
+    changed = {name: value for name, value in stopping.items() if value is not None}
+    settings = dataclasses.replace(settings, **changed)
     carry_out(
         opened,
         settings=settings,

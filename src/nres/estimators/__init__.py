@@ -15,6 +15,7 @@ from nres.estimators.forward import UORO as UORO
 from nres.estimators.nonfinite import NonFiniteError as NonFiniteError
 from nres.estimators.values import Estimate as Estimate
 from nres.estimators.values import EstimatorState as EstimatorState
+from nres.estimators.values import Info as Info
 from nres.workers import Carry as Carry
 from nres.workers import Response as Response
 from nres.workers import Steps as Steps

@@ -24,7 +24,8 @@ import numpy as np
 import nres
 from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator, blank_state
+from nres.estimators.base import Estimator
+from nres.estimators.computing import blank_state
 from nres.estimators.values import EstimatorState
 from nres.execution import choose
 from nres.files import create_json, read_plain, write_json

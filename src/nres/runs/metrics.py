@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nres.callbacks import TensorBoard
+from nres.diagnostics import is_diagnostic, summarised
 from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
 from nres.progress import Progress
@@ -31,8 +32,9 @@ class MetricsWriter:
     """Writer that appends an entry every `log_every` updates and at each evaluation.
 
     An entry summarizes the updates since the previous one: `loss` and `grad_norm` are means,
-    `nonfinite` is a sum. The counters of the placement are sums, too, and appear only where they
-    are not zero. Every call flushes the file, so that a crash loses at most one line.
+    diagnostics are ratios of sums and left out where they are unknown, and `nonfinite` is a sum.
+    The counters of the placement are sums, too, and appear only where they are not zero. Every
+    call flushes the file, so that a crash loses at most one line.
 
     Args:
         path: The file to append to.
@@ -68,10 +70,15 @@ class MetricsWriter:
         if not numbers and progress.evals is not None:
             self._write(self._start(progress) | _named(progress.evals))
         complete = progress.evals is not None or progress.state.update == progress.updates
+        added = 0
         for i, update in enumerate(numbers):
-            for name, values in self.pending.items():
-                values.append(rows[name][i] if name in rows else 0)
-            closes = complete and i == len(numbers) - 1
+            last = i == len(numbers) - 1
+            closes = complete and last
+            if update % self.log_every == 0 or last:
+                for name, values in self.pending.items():
+                    new = slice(added, i + 1)
+                    values += rows[name][new] if name in rows else [0] * (i + 1 - added)
+                added = i + 1
             if update % self.log_every == 0 or closes:
                 entry = {name: rows[name][i] for name in COLUMNS[:4]} | self._summary()
                 if closes and progress.evals is not None:
@@ -117,8 +124,11 @@ class MetricsWriter:
             # The sum is exact, so that it does not depend on where a run was resumed.
             finite = [value for value in self.pending[name] if math.isfinite(value)]
             result[name] = math.fsum(finite) / len(finite) if finite else None
-        counts = {n: sum(values) for n, values in self.pending.items() if n not in _AVERAGED}
+        names = [n for n in self.pending if not (n in _AVERAGED or is_diagnostic(n))]
+        counts = {name: sum(self.pending[name]) for name in names}
         result |= {name: n for name, n in counts.items() if n or name == "nonfinite"}
+        if "signal" in self.pending:  # a checkpoint of an earlier version has none
+            result |= summarised(self.pending)
         for values in self.pending.values():
             values.clear()
         return result
