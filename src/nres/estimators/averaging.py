@@ -124,7 +124,7 @@ def _diagnostics(
     of_parts = jnp.where(here, each[:, None], 0).sum(axis=0)
     return {
         "signal": jnp.where(known, excess, math.nan),
-        "signal_weight": informative / max(finite.size * (finite.size - 1), 1),
+        "signal_weight": informative / max(float(finite.size) * (finite.size - 1), 1.0),
         "power": power,
         "linear_signal": power / (math.nan if pairs.gain is None else pairs.gain),
         "even": jnp.where(number > 1, (deviation**2).sum() / jnp.maximum(number - 1, 1), math.nan),
