@@ -103,6 +103,9 @@ def test_sigma_shrinks_on_a_bowl_and_stays_within_its_bounds():
     theta = jax.tree.map(jnp.zeros_like, THETA)
     result = nres.train(estimator, optax.sgd(0.0), theta, updates=120, key=KEY)
     np.testing.assert_allclose(result.state.estimator.adaptation.sigma, 0.5 / 3, rtol=1e-5)
+    recorded = result.history.diagnostics["sigma"]
+    np.testing.assert_allclose(recorded[[0, -1]], [0.5, 0.5 / 3], rtol=1e-5)
+    assert (np.diff(recorded) <= 1e-6).mean() > 0.9
 
 
 class Hill(Sums):

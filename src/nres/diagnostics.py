@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 # The numbers of `Info` that every update records, besides those by phase.
-PER_UPDATE = ("signal", "signal_weight", "linear_signal", "even", "odd")
+PER_UPDATE = ("signal", "signal_weight", "linear_signal", "even", "odd", "sigma")
 _PHASE = "phase_power_"
 
 Columns = Mapping[str, Any]
@@ -71,6 +71,11 @@ class Sums:
         """Return the square root of the mean of a recorded mean square."""
         return np.sqrt(self._mean(np.asarray(self._rows[name], float)))
 
+    @property
+    def sigma(self) -> Any:
+        """The mean of a sigma that adapts."""
+        return self._mean(np.asarray(self._rows["sigma"], float))
+
     def phase_rms(self, part: int) -> Any:
         """Return the root mean square of the contributions in one part of the episode."""
         return self.spread(f"{_PHASE}{part}")
@@ -83,11 +88,13 @@ def summarised(rows: Columns) -> dict[str, float]:
         rows: The recorded columns, with `grad_norm`.
 
     Returns:
-        `snr`, `linear_share`, `even_spread`, `odd_spread`, and `phase_rms_1` to `phase_rms_8`.
+        `snr`, `linear_share`, `even_spread`, `odd_spread`, `phase_rms_1` to `phase_rms_8`, and
+        `sigma` if it adapts.
     """
     sums = Sums(rows)
     found = {"snr": sums.snr, "linear_share": sums.linear_share}
     found |= {f"{name}_spread": sums.spread(name) for name in ("even", "odd")}
+    found["sigma"] = sums.sigma
     numbers = range(1, parts_of(rows) + 1)
     found |= {f"phase_rms_{i}": sums.phase_rms(i) for i in numbers}
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}

@@ -74,6 +74,7 @@ def average(
         nonfinite=finite.size - fine.sum(dtype=jnp.int32),
         first_nonfinite=jnp.where(first < fine.size, first, -1),
         square=square,
+        sigma=jnp.full((), math.nan),
         **_diagnostics(contributions, workers, pairs, finite, number, each, square),
     )
     return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info

@@ -122,6 +122,8 @@ def compute_estimate(
             estimator.noise_numbers(state.workers) if grouped else None,
         ),
     )
+    if state.adaptation is not None:
+        info = dataclasses.replace(info, sigma=state.adaptation.typical)
     if outcome.absent is not None:
         length = jnp.where(outcome.absent, 0, length)
     adaptation = estimator.adapt(state.adaptation, state.workers.start, contributions)

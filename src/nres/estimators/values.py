@@ -69,6 +69,9 @@ class Info(eqx.Module):
     """The number of workers left out because their contribution was not finite."""
     first_nonfinite: Int[Array, ""]
     """The index of the first of these workers, or -1 if there are none."""
+    sigma: Float[Array, ""]
+    """The sigma of noises that began with this estimate, if it adapts; a geometric mean if there
+    are several. NaN if sigma does not adapt."""
     square: Float[Array, ""]
     r"""$\lVert \hat g \rVert^2$, the squared norm of the gradient estimate."""
     signal: Float[Array, ""]
