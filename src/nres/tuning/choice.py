@@ -84,9 +84,10 @@ def tune(
     average; if it is at the end of the range, three more probes follow there. The scale of the
     problem is $r / \sqrt d$ for d parameters. If the budget allows, *trials* follow: short training
     from `theta` with this sigma, and with ones $\sqrt{10}$ times smaller and larger while the loss
-    improves. The sigma with the lowest mean loss in the second half of its trial is chosen. Noise
-    that is too small follows the roughness of the loss, and noise that is too large follows a
-    smoothed loss that differs from the loss itself.
+    improves. The sigma with the lowest mean loss in the second half of its trial is chosen, or
+    the next smaller one if it lowered the loss almost as much. Noise that is too small follows the
+    roughness of the loss, and noise that is too large follows a smoothed loss that differs from the
+    loss itself.
 
     **Learning rate.** Adam moves each parameter by about its learning rate per update, whatever the
     scale of the loss. With $E = NW/T$ pairs of episodes per update, the rate begins at
@@ -166,7 +167,7 @@ def tune(
         budget = dataclasses.replace(budget, total=prober.steps.total + count * each.total)
     trials = Trials(make, theta, trial_key, budget.for_trials(prober.steps), report)
     if found is not None:
-        chosen = scale(trials.search(found.place))
+        chosen = scale(trials.search(found.place, found.before))
     steps = Steps(*(a + b for a, b in zip(prober.steps, trials.steps, strict=True)))
     estimator, first = make(chosen)
     updates = budget.updates(estimator, steps)

@@ -80,7 +80,7 @@ class Prober:
         self.size = parameter_count(theta)
         self.key, along = jax.random.split(key)
         # A gradient needs more pairs, the more parameters there are.
-        wanted, affordable = max(4, self.size / 16), (episodes / 3 - len(DISTANCES)) / 2
+        wanted, affordable = max(8, self.size / 16), (episodes / 3 - len(DISTANCES)) / 2
         self.pairs = int(max(2, min(wanted, affordable)))
         repeats = max(1, round(math.sqrt(self.pairs) / 2))
         self.keys = worker_keys(along, repeats)
@@ -117,10 +117,13 @@ class Prober:
                 reach = (number + 1) // 2 * 4  # look further and further away
                 centre = first - reach if number % 2 else first + reach
                 continue
-            centre += DISTANCES[best]
-            found = Distance(centre, before, float(means[best]))
-            if 0 < best < len(DISTANCES) - 1 or centre in seen:
+            distance = centre + DISTANCES[best]
+            # A distance beyond the sigmas of the probes needs probes of its own.
+            place = min(max(distance, centre + SIGMAS[0]), centre + SIGMAS[-1])
+            found = Distance(place, before, float(means[best]))
+            if place == distance or distance in seen:
                 break
+            centre = distance
         if found is None:
             scales = ", ".join(f"{probe.sigma:g}" for probe in self.probes)
             raise ValueError(

@@ -26,6 +26,8 @@ from nres.workers import Steps
 PLANNED, FEWEST_UPDATES = 4, 40
 # The evaluations in the second half of a trial, and the episodes of each.
 EVALUATIONS, EPISODES = 8, 4
+# The next smaller sigma is chosen if it lowers the loss by this share of the best decrease.
+LESS_WORKS = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +85,8 @@ class Trials:
             sum(trial.steps.sequential for trial in self.trials),
         )
 
-    def search(self, place: int) -> int:
-        """Return the place on the grid of the sigma with the lowest loss, beginning at one."""
+    def search(self, place: int, before: float) -> int:
+        """Choose a sigma, beginning at a place of the grid, from a loss before all trials."""
         if not self.updates:
             return place
         tried: dict[int, Trial] = {}
@@ -95,7 +97,10 @@ class Trials:
             # Smaller noise first: the steps of probes suggest what is rather too large.
             beside = (place for place in (best - 1, best + 1) if place not in tried)
             following = next(beside, None)
-        return best
+        # The best trial has gone the first part of the way, so less noise suits the rest.
+        less = tried.get(best - 1)
+        works = less and before - less.loss > LESS_WORKS * (before - tried[best].loss)
+        return best - 1 if works else best
 
     def _try(self, sigma: float) -> Trial:
         estimator, rate = self.make(sigma)
