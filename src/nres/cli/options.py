@@ -229,3 +229,58 @@ def system_options(
         except (ValueError, RecursionError):  # it is text, or nested too deeply
             given[name] = value
     return given
+
+
+def _steps(help: str) -> Any:
+    return typer.Option(
+        help=help, metavar="STEPS", rich_help_panel=EVERYDAY, show_default="no limit"
+    )
+
+
+def budget_options(
+    total_steps: Annotated[
+        float | None, _steps("Plan --auto for this many unroll steps in total.")
+    ] = None,
+    sequential_steps: Annotated[
+        float | None, _steps("Plan --auto for this many sequential unroll steps.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Plan --auto for this many seconds.",
+            metavar="N",
+            rich_help_panel=EVERYDAY,
+            show_default="the steps of the preset, else of 1000 updates",
+        ),
+    ] = None,
+) -> dict[str, float]:
+    """Return the limits that are given, by the names of the arguments of `nres.tune`."""
+    given = {
+        "total_steps": total_steps,
+        "sequential_steps": sequential_steps,
+        "seconds": seconds,
+    }
+    budget = {name: value for name, value in given.items() if value is not None}
+    for name, value in budget.items():
+        if not 0 < value < 1e18:
+            raise SettingsError(
+                f"--{name.replace('_', '-')} must be a positive number below 1e18, got {value:g}."
+            )
+    if seconds is not None and len(budget) > 1:
+        raise SettingsError("--seconds cannot be combined with a number of steps: give one budget.")
+    return budget
+
+
+def check_auto(
+    auto: bool, budget: dict[str, float | None], seeds: int | None, coordinator: str | None
+) -> None:
+    """Refuse options that cannot be combined with --auto, or that need it."""
+    others = {"--seeds": seeds, "--coordinator": coordinator}
+    for option, value in others.items():
+        if auto and value is not None:
+            raise SettingsError(
+                f"--auto cannot be combined with {option}: start one run per seed, on one machine."
+            )
+    for name, value in budget.items():
+        if not auto and value is not None:
+            raise SettingsError(f"--{name.replace('_', '-')} is a budget of --auto: add --auto.")

@@ -21,13 +21,15 @@ from nres.cli.options import (
     RunFolder,
     Tensorboard,
     TrustCode,
+    budget_options,
+    check_auto,
     expand,
     given_by_user,
     setting_options,
     system_options,
     whole,
 )
-from nres.cli.outcome import diverged, tell_outcome, tell_seeds
+from nres.cli.outcome import diverged, tell_outcome, tell_seeds, tell_trial
 from nres.display import Display
 from nres.figures import run_figure
 from nres.runs import (
@@ -40,6 +42,7 @@ from nres.runs import (
     new_path,
     read_settings,
     resolve,
+    tune_settings,
 )
 from nres.runs.components import Components
 from nres.runs.folder import shared_theta
@@ -47,10 +50,13 @@ from nres.runs.placement import PLACEMENT, relocated
 from nres.runs.settings import EVERYDAY, checked
 from nres.runs.trust import foreign_cluster, foreign_code, refusal
 from nres.system import Theta
+from nres.tuning import Probe, Trial
 
 
 @explained
-@expand(given=setting_options("train"), hosts=connect, options=system_options)
+@expand(
+    given=setting_options("train"), hosts=connect, options=system_options, budget=budget_options
+)
 def train(
     context: typer.Context,
     system: OptionalSystem = None,
@@ -81,6 +87,16 @@ def train(
     trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     hosts: dict[str, Any],
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Choose the settings that you do not give by short trials, for nres, pes, tes "
+            "and fulles.",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = False,
+    budget: dict[str, Any],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +113,9 @@ def train(
     Defaults come from the preset of the system and the method, with the hyperparameters of the
     paper, if there is one; `nres list` shows the presets.
 
+    With --auto, short trials choose sigma, the learning rate, workers and window for a budget of
+    steps or seconds, and training follows. The trials count as steps of the run.
+
     With --seeds, the same command with the same --out resumes runs that were interrupted.
 
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
@@ -105,11 +124,15 @@ def train(
         raise SettingsError(
             "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
         )
+    check_auto(auto, budget, seeds, hosts["coordinator"])
     connect(**hosts)
     own = given_by_user(context, given | {"method": method.lower(), "system": system})
     merged = {"method": method} | _merged(config, own, system_options(**options), trust_code)
     if merged.get("start_from") is not None:
         merged["start_from"] = str(Path(merged["start_from"]).absolute())
+    if auto:
+        _train_auto(merged, budget_options(**budget), out, tensorboard=tensorboard, quiet=quiet)
+        return
     settings = resolve(**merged)
     if seeds is not None:
         planned = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]
@@ -123,6 +146,37 @@ def train(
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
     carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
+
+
+def _train_auto(
+    given: dict[str, Any],
+    budget: dict[str, float],
+    out: Path | None,
+    *,
+    tensorboard: bool,
+    quiet: bool,
+) -> None:
+    """Choose settings by trials, and train with them in one folder."""
+    if out is not None and (out / "config.json").exists():  # before the trials, which take time
+        raise RunError(
+            f"{out} holds a run already: choose another folder, or resume that run: "
+            f"nres resume {out}"
+        )
+    console = Console()
+    silent = quiet or not console.is_terminal
+
+    def report(result: Probe | Trial) -> None:
+        if not silent:
+            say(tell_trial(result), console)
+
+    chosen = tune_settings(given, budget, _built, report)
+    settings = chosen.settings
+    if not quiet:
+        for reason in chosen.reasons:
+            say(reason, console)
+    path = out or new_path(settings.system, settings.method)
+    run = Run.create(path, settings, chosen.components, tuning=chosen.record)
+    carry_out(run, components=chosen.components, tensorboard=tensorboard, quiet=quiet)
 
 
 def _train_seeds(

@@ -24,7 +24,7 @@ from nres.figures import advice_figure, periods_figure
 from nres.files import write_json
 from nres.pools.jax import as_pool
 from nres.runs import Components, Run, Settings, SettingsError, build, new_path, resolve
-from nres.runs.folder import device, versions
+from nres.runs.machine import device, versions
 from nres.runs.names import full_name
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY

@@ -8,8 +8,8 @@ from nres.checks import positive_number, whole_number
 from nres.estimators import Estimator
 from nres.workers import Steps
 
-# The share of the budget that probes and trials may take.
-SHARE = 0.1
+# The share of the budget that probes may take, and the share that probes and trials may take.
+PROBES, TRIALS = 0.1, 0.15
 # The smallest budgets, in episodes.
 LEAST = {"total_steps": 100, "sequential_steps": 20}
 # The number of pairs of episodes per update, and the fewest updates for which to keep it.
@@ -48,12 +48,12 @@ class Budget:
                 )
         return cls(horizon, *(math.inf if v is None else int(v) for v in given.values()))
 
-    def for_trials(self, taken: Steps) -> "Budget":
-        """Return the share for probes and trials, without the steps that they have taken."""
+    def share(self, share: float, taken: Steps = Steps(0, 0)) -> "Budget":  # noqa: B008
+        """Return a share of the budget, less some steps that were taken."""
         return dataclasses.replace(
             self,
-            total=SHARE * self.total - taken.total,
-            sequential=SHARE * self.sequential - taken.sequential,
+            total=share * self.total - taken.total,
+            sequential=share * self.sequential - taken.sequential,
         )
 
     def shape(self, method: str, workers: int | None, window: int | None) -> tuple[int, int]:

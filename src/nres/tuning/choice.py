@@ -16,7 +16,7 @@ from nres.estimators import NRES, PES, TES, Estimator, FullES
 from nres.noise import Noise, Orthogonal
 from nres.pools.jax import as_pool
 from nres.system import Theta, as_theta
-from nres.tuning.budget import Budget
+from nres.tuning.budget import PROBES, TRIALS, Budget
 from nres.tuning.probes import Distance, Probe, Prober, scale
 from nres.tuning.trials import Trial, Trials
 from nres.workers import Steps
@@ -39,7 +39,7 @@ class Tuned:
     optimizer: optax.GradientTransformation
     """Adam with the chosen learning rate, which falls along a cosine over `updates`."""
     theta: Theta
-    """The parameters to start from: those after the best trial, if there were any."""
+    """The parameters to start from: those after the best trial, else the best of the probes."""
     updates: int
     """The number of updates in the part of the budget that is left."""
     sigma: float
@@ -98,8 +98,8 @@ def tune(
     or fewer if the budget would not allow 100 updates. If sequential steps are limited, there are
     more workers with shorter windows.
 
-    Probes and trials take about a tenth of the budget. Training goes on from the parameters after
-    the best trial, so that one is not wasted.
+    Probes and trials take at most about a sixth of the budget. They are not wasted: training goes on from
+    the parameters after the best trial or, if there are no trials, from the best of the probes.
 
     Args:
         system: An `nres.System`, or any `nres.Pool`.
@@ -156,8 +156,8 @@ def tune(
     make(given.get("sigma", 1.0))[0].check(theta)  # so that a mistake shows before the probes
     probe_key, trial_key, time_key = jax.random.split(key, 3)
     report = callback or (lambda result: None)
-    share = budget.for_trials(Steps(0, 0))
-    prober = Prober(pool, theta, probe_key, share.total / pool.horizon, noise, report)
+    episodes = budget.share(PROBES).total / pool.horizon
+    prober = Prober(pool, theta, probe_key, episodes, noise, report)
     found = None if "sigma" in given else prober.search()
     chosen = given["sigma"] if found is None else scale(found.place)
     if seconds is not None:
@@ -165,7 +165,7 @@ def tune(
         count = _updates_in(left, make(chosen)[0], theta, time_key)
         each = make(chosen)[0].most_steps
         budget = dataclasses.replace(budget, total=prober.steps.total + count * each.total)
-    trials = Trials(make, theta, trial_key, budget.for_trials(prober.steps), report)
+    trials = Trials(make, theta, trial_key, budget.share(TRIALS, prober.steps), report)
     if found is not None:
         chosen = scale(trials.search(found.place, found.before))
     steps = Steps(*(a + b for a, b in zip(prober.steps, trials.steps, strict=True)))
@@ -182,7 +182,7 @@ def tune(
     return Tuned(
         estimator=estimator,
         optimizer=optax.adam(optax.cosine_decay_schedule(first, updates, last / first)),
-        theta=trials.theta,
+        theta=trials.theta if trials.trials else prober.best,
         updates=updates,
         sigma=chosen,
         rates=(first, last),

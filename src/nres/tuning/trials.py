@@ -21,9 +21,9 @@ from nres.tuning.budget import Budget
 from nres.tuning.probes import scale
 from nres.workers import Steps
 
-# The number of trials that a budget must allow, and the fewest updates of one: below, a trial says
-# less than its steps are worth.
-PLANNED, FEWEST_UPDATES = 4, 40
+# The number of trials that a budget must allow, and the fewest and the most updates of one. Fewer
+# say less than their steps are worth.
+PLANNED, FEWEST_UPDATES, MOST_UPDATES = 4, 32, 256
 # The evaluations in the second half of a trial, and the episodes of each.
 EVALUATIONS, EPISODES = 8, 4
 # The next smaller sigma is chosen if it lowers the loss by this share of the best decrease.
@@ -73,9 +73,9 @@ class Trials:
         each = dataclasses.replace(
             budget, total=budget.total / PLANNED, sequential=budget.sequential / PLANNED
         )
-        self.updates = each.updates(estimator, evaluating) // (2 * EVALUATIONS) * 2 * EVALUATIONS
-        if self.updates < FEWEST_UPDATES:
-            self.updates = 0
+        updates = min(each.updates(estimator, evaluating), MOST_UPDATES)
+        evaluations = 2 * EVALUATIONS
+        self.updates = updates // evaluations * evaluations if updates >= FEWEST_UPDATES else 0
 
     @property
     def steps(self) -> Steps:
