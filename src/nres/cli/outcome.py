@@ -11,7 +11,6 @@ from rich.console import Console
 from nres.cli.console import say
 from nres.runs import Outcome, Run
 from nres.seeds import mean_and_spread
-from nres.tuning import Probe, Trial
 
 # The columns of the training loss, with the noise of the method, and of the loss of `theta`.
 TRAINING_LOSS, LOSS = "loss", "eval/loss"
@@ -47,14 +46,6 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
         )
     if outcome.unfinished and not outcome.diverged:
         say(f"Interrupted. Resume with: nres resume {run.path}", console)
-
-
-def tell_trial(result: Probe | Trial) -> str:
-    """Describe a probe or a trial of `nres.tune` in one line."""
-    if isinstance(result, Trial):
-        return f"trial with sigma {result.sigma:g}: loss {result.loss:.4g}"
-    loss, distance = min(zip(result.losses, result.distances, strict=True))
-    return f"probe with sigma {result.sigma:g}: loss {loss:.4g} at {distance:g} per parameter"
 
 
 def tell_seeds(console: Console, runs: Sequence[Run], folder: Path) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nres import multihost
 from nres.checkpoint import Checkpoints
+from nres.cli.auto import budget_options, check_auto, tuned_run
 from nres.cli.console import say
 from nres.cli.errors import end, explained
 from nres.cli.multihost import connect
@@ -21,15 +22,13 @@ from nres.cli.options import (
     RunFolder,
     Tensorboard,
     TrustCode,
-    budget_options,
-    check_auto,
     expand,
     given_by_user,
     setting_options,
     system_options,
     whole,
 )
-from nres.cli.outcome import diverged, tell_outcome, tell_seeds, tell_trial
+from nres.cli.outcome import diverged, tell_outcome, tell_seeds
 from nres.display import Display
 from nres.figures import run_figure
 from nres.runs import (
@@ -42,7 +41,6 @@ from nres.runs import (
     new_path,
     read_settings,
     resolve,
-    tune_settings,
 )
 from nres.runs.components import Components
 from nres.runs.folder import shared_theta
@@ -50,7 +48,6 @@ from nres.runs.placement import PLACEMENT, relocated
 from nres.runs.settings import EVERYDAY, checked
 from nres.runs.trust import foreign_cluster, foreign_code, refusal
 from nres.system import Theta
-from nres.tuning import Probe, Trial
 
 
 @explained
@@ -131,7 +128,8 @@ def train(
     if merged.get("start_from") is not None:
         merged["start_from"] = str(Path(merged["start_from"]).absolute())
     if auto:
-        _train_auto(merged, budget_options(**budget), out, tensorboard=tensorboard, quiet=quiet)
+        run, components = tuned_run(merged, budget_options(**budget), out, _built, quiet=quiet)
+        carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
         return
     settings = resolve(**merged)
     if seeds is not None:
@@ -146,37 +144,6 @@ def train(
     path = multihost.from_primary(chosen)
     run = Run.create(path, settings, components)
     carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
-
-
-def _train_auto(
-    given: dict[str, Any],
-    budget: dict[str, float],
-    out: Path | None,
-    *,
-    tensorboard: bool,
-    quiet: bool,
-) -> None:
-    """Choose settings by trials, and train with them in one folder."""
-    if out is not None and (out / "config.json").exists():  # before the trials, which take time
-        raise RunError(
-            f"{out} holds a run already: choose another folder, or resume that run: "
-            f"nres resume {out}"
-        )
-    console = Console()
-    silent = quiet or not console.is_terminal
-
-    def report(result: Probe | Trial) -> None:
-        if not silent:
-            say(tell_trial(result), console)
-
-    chosen = tune_settings(given, budget, _built, report)
-    settings = chosen.settings
-    if not quiet:
-        for reason in chosen.reasons:
-            say(reason, console)
-    path = out or new_path(settings.system, settings.method)
-    run = Run.create(path, settings, chosen.components, tuning=chosen.record)
-    carry_out(run, components=chosen.components, tensorboard=tensorboard, quiet=quiet)
 
 
 def _train_seeds(

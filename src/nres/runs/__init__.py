@@ -21,8 +21,8 @@ from nres.runs.execution import execute as execute
 from nres.runs.files import read_settings as read_settings
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
-from nres.runs.machine import device as device
 from nres.runs.folder import new_path as new_path
+from nres.runs.machine import device as device
 from nres.runs.machine import versions as versions
 from nres.runs.methods import METHODS as METHODS
 from nres.runs.methods import OPTIMIZERS as OPTIMIZERS

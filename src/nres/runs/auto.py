@@ -15,14 +15,17 @@ from nres.runs.rates import Cosine, parse_rate
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings, checked
 from nres.schedule import Piecewise
-from nres.tuning import Probe, Trial, tune
+from nres.tuning import Probe, Trial, Tuned, tune
 from nres.tuning.budget import LEAST, Budget
 from nres.tuning.choice import STRATEGIES
+from nres.workers import Steps
 
 # The optimizers for which the learning rate is a distance per update.
 ADAMS = ("adam", "adamw", "nadam", "adam_root")
 # The updates of the default budget, for a system and a method without a preset.
 UPDATES = 1000
+# The settings that do not depend on trials.
+USUAL = {"optimizer": "adam", "noise": "orthogonal"}
 BUDGETS = ("total_steps", "sequential_steps", "seconds")
 
 
@@ -81,10 +84,9 @@ def tune_settings(
         raise SettingsError(
             f"--auto chooses learning rates for {', '.join(ADAMS)}, not for {optimizer}."
         )
-    usual = {"optimizer": "adam", "noise": "orthogonal"}
     # An estimator needs a sigma and a rate; those that are not given have no effect here.
-    first = make(resolve(**(usual | {"sigma": "1", "lr": "1", "devices": None} | given)))
-    given = usual | given
+    first = make(resolve(**(USUAL | {"sigma": "1", "lr": "1", "devices": None} | given)))
+    given = USUAL | given
     pool = first.estimator.pool
     sizes = {name: checked(name, given[name]) for name in ("workers", "window") if name in given}
     budget = {name: budget[name] for name in BUDGETS if budget.get(name) is not None}
@@ -106,15 +108,7 @@ def tune_settings(
         )
     except ValueError as error:
         raise SettingsError(f"{given['system']}: {error}") from error
-    chosen = {
-        "sigma": str(tuned.sigma),
-        "lr": str(Cosine(*tuned.rates)),
-        "workers": tuned.workers,
-        "window": tuned.window,
-        "updates": tuned.updates,
-    }
-    if "window" not in METHODS[method].accepts:
-        del chosen["window"]
+    chosen = chosen_settings(tuned, method)
     settings = resolve(**(chosen | given))
     components = dataclasses.replace(make(settings), theta=tuned.theta)
     record = {
@@ -127,6 +121,36 @@ def tune_settings(
         "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
     }
     return Chosen(settings, components, record)
+
+
+def chosen_settings(tuned: Tuned, method: str) -> dict[str, Any]:
+    """Return the settings that `nres.tune` chose, by name."""
+    chosen = {
+        "sigma": str(tuned.sigma),
+        "lr": str(Cosine(*tuned.rates)),
+        "workers": tuned.workers,
+        "window": tuned.window,
+        "updates": tuned.updates,
+    }
+    if "window" not in METHODS[method].accepts:
+        del chosen["window"]
+    return chosen
+
+
+def command_options(tuned: Tuned, budget: Mapping[str, float]) -> dict[str, Any]:
+    """Return the options of `nres train` with the settings that `nres.tune` chose for NRES.
+
+    The run starts from the parameters before the trials, with the whole budget.
+    """
+    limits = {name: budget.get(name) for name in ("total_steps", "sequential_steps")}
+    whole = Budget.of(tuned.estimator.horizon, *limits.values(), None)
+    updates = whole.updates(tuned.estimator, Steps(0, 0))
+    return {
+        "method": "nres",
+        **chosen_settings(tuned, "nres"),
+        "updates": updates,
+        **USUAL,
+    }
 
 
 def _first(schedule: Piecewise | Cosine) -> float:

@@ -80,14 +80,14 @@ def tune(
 
     **Sigma.** A *probe* estimates the gradient at `theta` with a few antithetic episodes, and
     evaluates unperturbed parameters at several distances along it. Probes with three sigmas, around
-    a tenth of the root mean square of `theta`, tell the distance r that lowers the loss the most on
-    average; if it is at the end of the range, three more probes follow there. The scale of the
-    problem is $r / \sqrt d$ for d parameters. If the budget allows, *trials* follow: short training
-    from `theta` with this sigma, and with ones $\sqrt{10}$ times smaller and larger while the loss
-    improves. The sigma with the lowest mean loss in the second half of its trial is chosen, or
-    the next smaller one if it lowered the loss almost as much. Noise that is too small follows the
-    roughness of the loss, and noise that is too large follows a smoothed loss that differs from the
-    loss itself.
+    a tenth of the root mean square of `theta`, tell the largest distance r that brings most of the
+    possible decrease of the loss. If r is beyond their sigmas, three more probes follow there. The
+    scale of the problem is $r / \sqrt d$ for d parameters. If the budget allows, *trials* follow:
+    short training from `theta` with this sigma, and with ones $\sqrt{10}$ times smaller and larger
+    while the loss improves. The sigma with the lowest mean loss in the second half of its trial is
+    chosen, or the next smaller one if it lowered the loss almost as much. Noise that is too small
+    follows the roughness of the loss, and noise that is too large follows a smoothed loss that
+    differs from the loss itself.
 
     **Learning rate.** Adam moves each parameter by about its learning rate per update, whatever the
     scale of the loss. With $E = NW/T$ pairs of episodes per update, the rate begins at
@@ -98,7 +98,7 @@ def tune(
     or fewer if the budget would not allow 100 updates. If sequential steps are limited, there are
     more workers with shorter windows.
 
-    Probes and trials take at most about a sixth of the budget. They are not wasted: training goes on from
+    Probes and trials take about a tenth of the budget. They are not wasted: training goes on from
     the parameters after the best trial or, if there are no trials, from the best of the probes.
 
     Args:
@@ -190,7 +190,7 @@ def tune(
         window=window,
         steps=steps,
         reasons=(
-            f"sigma is {chosen:g}: {_evidence(found, prober, trials)}.",
+            f"sigma is {chosen:g}: {_evidence(found, trials)}.",
             f"The learning rate of Adam begins at {first:g}, "
             + ("as you gave it" if "rate" in given else f"{first / chosen:.2g} of sigma")
             + f", and falls to {last:g}, for {pairs:.2g} pairs of episodes per update.",
@@ -203,13 +203,13 @@ def tune(
     )
 
 
-def _evidence(found: Distance | None, prober: Prober, trials: Trials) -> str:
+def _evidence(found: Distance | None, trials: Trials) -> str:
     """Describe the measurements behind sigma."""
     if found is None:
         return "you gave it"
     text = (
-        f"steps of {scale(found.place):g} per parameter lower the loss the most, from "
-        f"{found.before:.4g} to {found.after:.4g} on average over {len(prober.probes)} probes"
+        f"steps of up to {scale(found.place):g} per parameter lower the loss, from "
+        f"{found.before:.4g} to {found.after:.4g} on average over three probes"
     )
     if not trials.trials:
         return f"{text}, and the budget is too small for trials of other scales"

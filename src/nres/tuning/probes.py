@@ -20,6 +20,9 @@ from nres.workers import Steps, worker_keys
 # Sigmas and distances are on a grid with two places per factor of ten. A round of probes has these
 # sigmas and distances, relative to its centre.
 SIGMAS, DISTANCES = (-1, 0, 1), (-2, -1, 0, 1, 2, 3)
+# Of the distances with this share of the best decrease of the loss, the largest counts, because
+# training suffers more from too little noise than from too much.
+MOST_OF_GAIN = 0.6
 # The largest number of rounds.
 ROUNDS = 8
 
@@ -45,14 +48,14 @@ def scale(place: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Distance:
-    """The distance at which probes find the lowest loss."""
+    """The largest distance at which probes find a loss close to the lowest."""
 
     place: int
     """The place of the distance per parameter on the grid."""
     before: float
     """The loss at the start."""
     after: float
-    """The loss at that distance, the mean over the probes of a round."""
+    """The lowest loss, the mean over the probes of a round."""
 
 
 class Prober:
@@ -120,7 +123,8 @@ class Prober:
                 reach = (number + 1) // 2 * 4  # look further and further away
                 centre = first - reach if number % 2 else first + reach
                 continue
-            distance = centre + DISTANCES[best]
+            enough = before - MOST_OF_GAIN * (before - means[best])
+            distance = centre + DISTANCES[int(np.flatnonzero(means <= enough)[-1])]
             # A distance beyond the sigmas of the probes needs probes of its own.
             place = min(max(distance, centre + SIGMAS[0]), centre + SIGMAS[-1])
             found = Distance(place, before, float(means[best]))
