@@ -71,8 +71,8 @@ def check_auto(
 ) -> None:
     """Refuse options that cannot be combined with --auto, or that need it."""
     others = {"--seeds": seeds, "--coordinator": coordinator}
-    for option, value in others.items():
-        if auto and value is not None:
+    for option, other in others.items():
+        if auto and other is not None:
             raise SettingsError(
                 f"--auto cannot be combined with {option}: start one run per seed, on one machine."
             )
@@ -157,7 +157,7 @@ def advise(
     """
     console = Console()
     given = system_options(**options)
-    budget = budget_options(total_steps, sequential_steps)
+    budget: dict[str, Any] = budget_options(total_steps, sequential_steps)
     # An estimator needs a sigma and a window; here any will do.
     opened, components, settings = measured(system, run, seed, given, 1.0, 1)
     pool = as_pool(components.system)

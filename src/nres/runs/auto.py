@@ -9,7 +9,7 @@ import jax
 
 from nres.runs.components import Components
 from nres.runs.defaults import resolve
-from nres.runs.methods import METHODS
+from nres.runs.methods import LAWS, METHODS
 from nres.runs.names import SettingsError
 from nres.runs.rates import Cosine, parse_rate
 from nres.runs.registry import SYSTEMS
@@ -89,9 +89,9 @@ def tune_settings(
     given = USUAL | given
     pool = first.estimator.pool
     sizes = {name: checked(name, given[name]) for name in ("workers", "window") if name in given}
-    budget = {name: budget[name] for name in BUDGETS if budget.get(name) is not None}
-    if not budget:
-        budget = {"total_steps": _usual_steps(given, pool.horizon, sizes)}
+    limits: dict[str, Any] = {n: budget[n] for n in BUDGETS if budget.get(n) is not None}
+    if not limits:
+        limits = {"total_steps": _usual_steps(given, pool.horizon, sizes)}
     first.estimator.placement.close()
     try:
         tuned = tune(
@@ -101,9 +101,9 @@ def tune_settings(
             method=method,
             sigma=_first(Piecewise.parse(given["sigma"])) if "sigma" in given else None,
             rate=_first(parse_rate(str(given["lr"]))) if "lr" in given else None,
-            noise=first.estimator.noise,
+            noise=LAWS[checked("noise", given["noise"])],
             callback=callback,
-            **budget,
+            **limits,
             **sizes,
         )
     except ValueError as error:
@@ -112,7 +112,7 @@ def tune_settings(
     settings = resolve(**(chosen | given))
     components = dataclasses.replace(make(settings), theta=tuned.theta)
     record = {
-        "budget": budget,
+        "budget": limits,
         "chosen": {name: value for name, value in chosen.items() if name not in given},
         "reasons": list(tuned.reasons),
         "steps": list(tuned.steps),
@@ -142,8 +142,8 @@ def command_options(tuned: Tuned, budget: Mapping[str, float]) -> dict[str, Any]
 
     The run starts from the parameters before the trials, with the whole budget.
     """
-    limits = {name: budget.get(name) for name in ("total_steps", "sequential_steps")}
-    whole = Budget.of(tuned.estimator.horizon, *limits.values(), None)
+    steps = budget.get("total_steps"), budget.get("sequential_steps")
+    whole = Budget.of(tuned.estimator.horizon, *steps, None)
     updates = whole.updates(tuned.estimator, Steps(0, 0))
     return {
         "method": "nres",

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from nres.checks import positive_number, whole_number
+from nres.checks import check_fits, positive_number, whole_number
 from nres.estimators import Estimator
 from nres.workers import Steps
 
@@ -46,7 +46,7 @@ class Budget:
                     f"{name} must be at least {least}, which is {LEAST[name]} episodes of "
                     f"{horizon} steps; got {value:g}."
                 )
-        return cls(horizon, *(math.inf if v is None else int(v) for v in given.values()))
+        return cls(horizon, *(math.inf if v is None else float(v) for v in given.values()))
 
     def share(self, share: float, taken: Steps = Steps(0, 0)) -> "Budget":  # noqa: B008
         """Return a share of the budget, less some steps that were taken."""
@@ -76,7 +76,7 @@ class Budget:
                 wanted = self.sequential / SEQUENTIAL_UPDATES
                 wanted = wanted if workers is None else pairs * horizon / workers
             window = max(1, min(math.ceil(wanted), longest))
-        window = min(whole_number("window", window), horizon)
+        check_fits(window, horizon)
         return workers or max(1, round(pairs * horizon / window)), window
 
     def updates(self, estimator: Estimator, taken: Steps) -> int:

@@ -213,11 +213,8 @@ def _evidence(found: Distance | None, trials: Trials) -> str:
     )
     if not trials.trials:
         return f"{text}, and the budget is too small for trials of other scales"
-    lowest = min(trials.trials, key=lambda trial: trial.loss)
-    others = ", ".join(
-        f"{trial.loss:.4g} with {trial.sigma:g}" for trial in trials.trials if trial is not lowest
-    )
-    return f"{text}, and a trial of {lowest.updates} updates ends at {lowest.loss:.4g} ({others})"
+    ends = ", ".join(f"{trial.loss:.4g} with {trial.sigma:g}" for trial in trials.trials)
+    return f"{text}, and trials of {trials.updates} updates end at {ends}"
 
 
 def _updates_in(seconds: float, estimator: Estimator, theta: Theta, key: Array) -> int:

@@ -171,12 +171,12 @@ class Prober:
 @compiled
 def losses_along(
     pool: Pool, theta: Theta, grad: Theta, factors: Float[Array, " lengths"], keys: Array
-) -> tuple[Float[Array, " lengths"], Array]:
+) -> tuple[Any, Any]:
     """Return the mean losses of episodes at several distances along a gradient, and their steps."""
     count = keys.shape[0]
 
     def moved(x, g):
-        rows = x - factors.astype(x.dtype).reshape(-1, *(1 for _ in x.shape)) * g
+        rows = x[None] - factors.astype(x.dtype).reshape(-1, *(1 for _ in x.shape)) * g[None]
         return jnp.repeat(rows[:, None], count, axis=1)
 
     thetas = jax.tree.map(moved, theta, grad)

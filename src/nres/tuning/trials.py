@@ -68,8 +68,8 @@ class Trials:
         """The parameters after the best trial so far."""
         self.trials: list[Trial] = []
         estimator, _ = make(1.0)
-        sequential = (2 * EVALUATIONS + 1) * budget.horizon
-        evaluating = Steps(EPISODES * sequential, sequential)
+        # No update waits for an evaluation, so only the last one takes sequential steps.
+        evaluating = Steps(EPISODES * (2 * EVALUATIONS + 1) * budget.horizon, budget.horizon)
         each = dataclasses.replace(
             budget, total=budget.total / PLANNED, sequential=budget.sequential / PLANNED
         )
@@ -138,7 +138,7 @@ class Trials:
             updates=self.updates,
             steps=Steps(
                 result.state.steps.total + sum(steps.total for steps in spent),
-                result.state.steps.sequential + sum(steps.sequential for steps in spent),
+                result.state.steps.sequential + spent[-1].sequential,
             ),
         )
         if trial.loss < min((other.loss for other in self.trials), default=math.inf):
