@@ -16,7 +16,17 @@ pytestmark = pytest.mark.usefixtures("as_a_user")
 
 KEY = jax.random.key(0)
 BUDGET = 40_000
-AUTO = ["train", BOUNCER, "--set", "horizon=30", "--auto", "--total-steps", 3000]
+AUTO = [
+    "train",
+    BOUNCER,
+    "--set",
+    "horizon=30",
+    "--auto",
+    "--total-steps",
+    3000,
+    "--eval-every",
+    10,
+]
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def tune(
         left = seconds - (time.perf_counter() - began)
         count = _updates_in(left, make(chosen)[0], theta, time_key)
         each = make(chosen)[0].most_steps
-        budget = dataclasses.replace(budget, total=prober.steps.total + count * each.total)
+        budget = dataclasses.replace(budget, total=float(prober.steps.total + count * each.total))
     trials = Trials(make, theta, trial_key, budget.share(TRIALS, prober.steps), report)
     if found is not None:
         chosen = scale(trials.search(found.place, found.before))
