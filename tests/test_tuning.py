@@ -166,6 +166,7 @@ def test_a_run_records_what_was_chosen(automatic):
     assert 0.8 * 3000 < metrics["total_steps"][-1] <= 3000
 
 
+@pytest.mark.slow
 def test_a_run_resumes_exactly_without_tuning(automatic, tmp_path, monkeypatch):
     path, _ = automatic
     whole = runs.Run.open(path)
@@ -203,6 +204,7 @@ def test_mistakes_are_told_before_anything_is_written(arguments, words, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_command_of_advice_runs_as_it_is(tmp_path):
     budget = ["--total-steps", 2e4, "--sequential-steps", 1e3]
     advice = invoke("advise", BOUNCER, *budget, "--set", "horizon=30", "--out", tmp_path / "advice")
