@@ -75,7 +75,7 @@ for name in ("fork", "getuid", "killpg", "sched_getaffinity", "sysconf", "O_NONB
 import_all()
 
 from nres import checks, files
-from nres.runs.folder import device
+from nres.runs.machine import device
 checks.memory(), device()
 files.create_json(pathlib.Path("new.json"), {"written": True})
 assert b"written" in files.read_plain(pathlib.Path("new.json"))

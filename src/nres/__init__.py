@@ -48,6 +48,10 @@ from nres.schedule import Piecewise as Piecewise
 from nres.seeds import SeedsHistory as SeedsHistory
 from nres.system import System as System
 from nres.training import train as train
+from nres.tuning import Probe as Probe
+from nres.tuning import Trial as Trial
+from nres.tuning import Tuned as Tuned
+from nres.tuning import tune as tune
 from nres.weights import load as load
 from nres.weights import save as save
 

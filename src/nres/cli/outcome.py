@@ -33,10 +33,8 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
             f"compilation and setup {history.setup_time:.1f} s",
             console,
         )
-    say(
-        f"unroll steps: {state.steps.total:.2e} in total, {state.steps.sequential:.2e} sequential",
-        console,
-    )
+    total, sequential = map(sum, zip(state.steps, run.tuning_steps, strict=True))
+    say(f"unroll steps: {total:.2e} in total, {sequential:.2e} sequential", console)
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)

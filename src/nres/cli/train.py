@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nres import multihost
 from nres.checkpoint import Checkpoints
+from nres.cli.auto import budget_options, check_auto, tuned_run
 from nres.cli.console import say
 from nres.cli.errors import end, explained
 from nres.cli.multihost import connect
@@ -50,7 +51,9 @@ from nres.system import Theta
 
 
 @explained
-@expand(given=setting_options("train"), hosts=connect, options=system_options)
+@expand(
+    given=setting_options("train"), hosts=connect, options=system_options, budget=budget_options
+)
 def train(
     context: typer.Context,
     system: OptionalSystem = None,
@@ -81,6 +84,16 @@ def train(
     trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     hosts: dict[str, Any],
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Choose the settings that you do not give by short trials, for nres, pes, tes "
+            "and fulles.",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = False,
+    budget: dict[str, Any],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +110,9 @@ def train(
     Defaults come from the preset of the system and the method, with the hyperparameters of the
     paper, if there is one; `nres list` shows the presets.
 
+    With --auto, short trials choose sigma, the learning rate, workers and window for a budget of
+    steps or seconds, and training follows. The trials count as steps of the run.
+
     With --seeds, the same command with the same --out resumes runs that were interrupted.
 
     Example: nres train lorenz --method nres --updates 5000 --out runs/first
@@ -105,11 +121,16 @@ def train(
         raise SettingsError(
             "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
         )
+    check_auto(auto, budget, seeds, hosts["coordinator"])
     connect(**hosts)
     own = given_by_user(context, given | {"method": method.lower(), "system": system})
     merged = {"method": method} | _merged(config, own, system_options(**options), trust_code)
     if merged.get("start_from") is not None:
         merged["start_from"] = str(Path(merged["start_from"]).absolute())
+    if auto:
+        run, components = tuned_run(merged, budget_options(**budget), out, _built, quiet=quiet)
+        carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
+        return
     settings = resolve(**merged)
     if seeds is not None:
         planned = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]

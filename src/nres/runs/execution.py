@@ -152,7 +152,9 @@ def execute(
             board = run.path / "tensorboard" if tensorboard else None
             remark = {"fresh_episodes": 1} if saved and fresh_episodes else metadata.get("remark")
             pending = metadata.get("pending")
-            metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
+            metrics = MetricsWriter(
+                run.metrics_file, settings.log_every, pending, board, remark, run.tuning_steps
+            )
             measure = components.measure
         keeper = Keeper(run, checkpoints, metrics, components.estimator, signal_stopping)
         with keeper, _terminable() as terminated:

@@ -15,6 +15,7 @@ from nres.diagnostics import is_diagnostic, summarised
 from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
 from nres.progress import Progress
+from nres.workers import Steps
 
 _AVERAGED = ("loss", "grad_norm")
 _COUNTS = COLUMNS[:3]
@@ -42,6 +43,7 @@ class MetricsWriter:
         pending: The value of `pending` when the run stopped, if it resumes.
         tensorboard: A folder for TensorBoard event files.
         remark: Values to add to the first entry that is written.
+        earlier: The number of unroll steps before the run, which its entries include.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class MetricsWriter:
         pending: dict[str, list[float]] | None = None,
         tensorboard: Path | None = None,
         remark: dict[str, Any] | None = None,
+        earlier: Steps = Steps(0, 0),  # noqa: B008 - immutable
     ):
-        self.path, self.log_every = path, log_every
+        self.path, self.log_every, self.earlier = path, log_every, earlier
         self.pending: dict[str, list[float]] = {name: [] for name in (*_AVERAGED, "nonfinite")}
         self.pending |= pending or {}
         self.remark = remark or {}
@@ -64,6 +67,8 @@ class MetricsWriter:
     def add(self, progress: Progress) -> None:
         """Add the updates since the last call, and the evaluation after them, if there is one."""
         rows = {name: column.tolist() for name, column in progress.rows.items()}
+        for name, steps in zip(("total_steps", "sequential_steps"), self.earlier, strict=True):
+            rows[name] = [count + steps for count in rows[name]]
         numbers = rows["update"]
         for name in [name for name in rows if name not in COLUMNS]:
             self.pending.setdefault(name, [])
@@ -113,7 +118,9 @@ class MetricsWriter:
 
     def _start(self, progress: Progress) -> dict[str, Any]:
         """Return the entry of an evaluation before the first update."""
-        total, sequential = progress.state.steps
+        total, sequential = (
+            now + before for now, before in zip(progress.state.steps, self.earlier, strict=True)
+        )
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         entry |= {"update": progress.state.update, "total_steps": total}
         return entry | {"sequential_steps": sequential, "seconds": progress.state.seconds}
