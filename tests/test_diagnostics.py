@@ -32,6 +32,7 @@ from nres import diagnostics, runs
 from nres.estimators import averaging
 from nres.monitor import BATCHES, Monitor
 from nres.runs.metrics import MetricsWriter
+from nres.workers import Contributions
 
 KEY = jax.random.key(3)
 SYSTEM, THETA = quadratic(4, 3), quadratic_theta(3)
@@ -421,3 +422,21 @@ def test_stopping_by_itself_on_the_command_line(tmp_path):
     told = invoke("resume", path, "--auto-stop", "off", "--updates", 700)
     assert "700 of 700" in told.output
     assert "auto_stop" in invoke("resume", path, "--auto-stop", "perhaps").stderr
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_actors_bring_their_pairs_together(pairs):
+    from nres.placement.ray.placement import _put_together
+
+    def part(first, count):
+        numbers = jnp.arange(first, first + count, dtype=jnp.float32)
+        steps = jnp.ones((2, count), jnp.int32)
+        return Contributions(jnp.ones(3), numbers, numbers, steps, numbers if pairs else None)
+
+    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
+    whole = _put_together(parts, {1: part(2, 3), 0: part(0, 2)})
+    if pairs:
+        np.testing.assert_array_equal(whole.odd, [0, 1, 2, 3, 4, np.nan])
+    else:
+        assert whole.odd is None
+    np.testing.assert_array_equal(whole.grad, [2, 2, 2])
