@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +32,7 @@ from nres import diagnostics, runs
 from nres.estimators import averaging
 from nres.monitor import BATCHES, Monitor
 from nres.runs.metrics import MetricsWriter
+from nres.workers import Contributions
 
 KEY = jax.random.key(3)
 SYSTEM, THETA = quadratic(4, 3), quadratic_theta(3)
@@ -121,8 +123,8 @@ def test_one_estimate_agrees_with_its_definitions():
     estimator = nres.NRES(SYSTEM, workers=6, window=2, sigma=0.3)
     state = estimator.init(THETA, KEY)
     info = estimator.estimate(THETA, state).info
-    alone = [estimator.with_workers(6).run(THETA, state.workers, state.carry, None)[1]]
-    c, rows = np.asarray(alone[0].coefficient, float), np.asarray(alone[0].rows, float)
+    response = estimator.run(THETA, state.workers, state.carry, None)[1]
+    c, rows = np.asarray(response.coefficient, float), np.asarray(response.rows, float)
     each = c[:, None] * rows
     products = each @ each.T
     np.testing.assert_allclose(info.signal, (products.sum() - np.trace(products)) / 30, rtol=1e-4)
@@ -130,8 +132,8 @@ def test_one_estimate_agrees_with_its_definitions():
     np.testing.assert_allclose(info.linear_signal, info.power / 5, rtol=1e-6)
     mean = each.mean(axis=0)
     np.testing.assert_allclose(info.snr, info.signal / (mean @ mean - info.signal), rtol=1e-3)
-    np.testing.assert_allclose(info.even, np.var(alone[0].loss, ddof=1), rtol=1e-4)
-    np.testing.assert_allclose(info.odd, np.mean(np.asarray(alone[0].odd) ** 2), rtol=1e-5)
+    np.testing.assert_allclose(info.even, np.var(response.loss, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(info.odd, np.mean(np.asarray(response.odd) ** 2), rtol=1e-5)
     norms = np.square(info.contribution_norm)
     early = np.asarray(info.window_start) == 0
     expected = [norms[early].sum() / 3, norms[~early].sum() / 3]
@@ -139,12 +141,10 @@ def test_one_estimate_agrees_with_its_definitions():
 
 
 def test_methods_without_pairs_and_single_workers_show_nothing():
-    info = nres.BPTT(SYSTEM, workers=3).estimate
+    alone = nres.NRES(SYSTEM, workers=1, window=2, sigma=0.1)
     found = [
-        info(THETA, state_at_step_0(nres.BPTT(SYSTEM, workers=3), THETA, KEY)).info,
-        (one := nres.NRES(SYSTEM, workers=1, window=2, sigma=0.1))
-        .estimate(THETA, state_at_step_0(one, THETA, KEY))
-        .info,
+        estimator.estimate(THETA, state_at_step_0(estimator, THETA, KEY)).info
+        for estimator in (nres.BPTT(SYSTEM, workers=3), alone)
     ]
     for each in found:
         assert all(map(math.isnan, (each.signal, each.snr, each.linear_share, each.even)))
@@ -177,8 +177,6 @@ def test_diagnostics_change_no_result(monkeypatch):
     full = averaging._diagnostics
 
     def unknown(contributions, *rest):
-        import equinox as eqx
-
         without = eqx.tree_at(
             lambda c: c.odd, contributions, None, is_leaf=lambda x: x is contributions.odd
         )
@@ -383,6 +381,10 @@ def test_signal_stopping_ends_training_at_an_evaluation():
     assert 25 * BATCHES <= result.state.update < 4000
 
 
+# The first evaluation at which a whole stretch of this run can be judged.
+STOPS_AT = 25 * BATCHES
+
+
 class Killed(Exception):
     """Stands for the end of the process: nothing after it is written."""
 
@@ -403,11 +405,8 @@ def test_a_run_stops_by_itself_also_if_it_is_killed(tmp_path, killed_at):
     assert outcome.stopped_early
     assert not outcome.unfinished
     assert outcome.settled == "converged"
-    assert outcome.result.state.update == EXPECTED
+    assert outcome.result.state.update == STOPS_AT
     assert runs.Run.open(run.path).ended_early == "stopped early"
-
-
-EXPECTED = 500
 
 
 @pytest.mark.slow
@@ -418,8 +417,26 @@ def test_stopping_by_itself_on_the_command_line(tmp_path):
         path = create_run(tmp_path / "run", **settings).path
     told = invoke("resume", path)
     assert told.exit_code == 0, told.output
-    assert f"{EXPECTED} of 3,000" in told.output
+    assert f"{STOPS_AT} of 3,000" in told.output
     assert "--auto-stop off" in told.output
     told = invoke("resume", path, "--auto-stop", "off", "--updates", 700)
     assert "700 of 700" in told.output
     assert "auto_stop" in invoke("resume", path, "--auto-stop", "perhaps").stderr
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_actors_bring_their_pairs_together(pairs):
+    from nres.placement.ray.placement import _put_together
+
+    def part(first, count):
+        numbers = jnp.arange(first, first + count, dtype=jnp.float32)
+        steps = jnp.ones((2, count), jnp.int32)
+        return Contributions(jnp.ones(3), numbers, numbers, steps, numbers if pairs else None)
+
+    parts = [slice(0, 2), slice(2, 5), slice(5, 6)]
+    whole = _put_together(parts, {1: part(2, 3), 0: part(0, 2)})
+    if pairs:
+        np.testing.assert_array_equal(whole.odd, [0, 1, 2, 3, 4, np.nan])
+    else:
+        assert whole.odd is None
+    np.testing.assert_array_equal(whole.grad, [2, 2, 2])
