@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.noise import Noise, for_workers
+from nres.noise import Noise
+from nres.noise.law import for_workers
 from nres.pools.base import Pool
 from nres.system import parameter_count
 from nres.workers import Carry, Contributions, Response, Workers, summed

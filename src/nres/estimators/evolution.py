@@ -26,17 +26,16 @@ from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
 from nres.estimators.computing import EVEN
 from nres.noise import (
-    Adapted,
     AdaptiveSigma,
     Gaussian,
     Noise,
     NoiseState,
-    OfWorkers,
-    for_workers,
     scale_rows,
     update_noise,
     where_worker,
 )
+from nres.noise.adaptive import Adapted
+from nres.noise.law import OfWorkers, for_workers
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
