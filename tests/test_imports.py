@@ -117,6 +117,7 @@ LAYERS = (
         "loop",
         "training",
         "evaluation",
+        "tuning",
         "variance",
         "callbacks",
         "systems",
