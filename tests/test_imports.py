@@ -118,6 +118,7 @@ LAYERS = (
         "training",
         "evaluation",
         "diagnosis",
+        "tuning",
         "variance",
         "callbacks",
         "systems",

@@ -45,7 +45,8 @@ OPTIONS = {
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
     | {"--keep-every": None, "--config": None, "--trust-code": False}
-    | {"--stop-after": None, "--auto-stop": None, "--seeds": None},
+    | {"--stop-after": None, "--auto-stop": None, "--seeds": None}
+    | {"--auto": False, "--total-steps": None, "--sequential-steps": None, "--seconds": None},
     "compare": COMMON | SYSTEM
     | {"--methods": "nres,pes,tes,fulles", "--seeds": 3, "--budget-steps": None}
     | {"--budget-seconds": None, "--level": None, "--out": None, "--quiet": False},

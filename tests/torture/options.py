@@ -127,6 +127,9 @@ COMMANDS = {
         [*SMALL, "--window", "10", "--updates", "2", "--workers", "4"],
         {
             "--method": METHODS,
+            "--auto": None,
+            "--total-steps": NUMBERS,
+            "--seconds": NUMBERS,
             "--workers": WORKERS,
             "--window": NUMBERS,
             "--sigma": NUMBERS + FLOATS,

@@ -1,6 +1,5 @@
 """`nres train --auto` and `nres advise`: choose settings by short trials."""
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from nres.cli.variance import folder_option, measured, measuring, run_option, wr
 from nres.files import write_json
 from nres.pools.jax import as_pool
 from nres.runs import Components, Run, RunError, Settings, SettingsError, new_path, tune_settings
-from nres.runs.auto import command_options
+from nres.runs.auto import command_options, measurements
 from nres.runs.machine import device, versions
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY
@@ -175,10 +174,7 @@ def advise(
             "options": settings.options,
             "budget": budget,
             "recommended": recommended,
-            "reasons": tuned.reasons,
-            "steps": tuned.steps,
-            "probes": [dataclasses.asdict(probe) for probe in tuned.probes],
-            "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
+            **measurements(tuned),
             "device": device(),
             "versions": versions(),
         },

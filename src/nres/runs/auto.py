@@ -1,6 +1,7 @@
 """`tune_settings`: the settings of a run that `nres.tune` chooses."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from nres.runs.components import Components
 from nres.runs.defaults import resolve
 from nres.runs.methods import LAWS, METHODS
 from nres.runs.names import SettingsError
+from nres.runs.placement import unplaced
 from nres.runs.rates import Cosine, parse_rate
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings, checked
@@ -85,14 +87,13 @@ def tune_settings(
             f"--auto chooses learning rates for {', '.join(ADAMS)}, not for {optimizer}."
         )
     # An estimator needs a sigma and a rate; those that are not given have no effect here.
-    first = make(resolve(**(USUAL | {"sigma": "1", "lr": "1", "devices": None} | given)))
+    first = make(unplaced(resolve(**({"sigma": "1", "lr": "1"} | USUAL | given))))
     given = USUAL | given
     pool = first.estimator.pool
     sizes = {name: checked(name, given[name]) for name in ("workers", "window") if name in given}
     limits: dict[str, Any] = {n: budget[n] for n in BUDGETS if budget.get(n) is not None}
     if not limits:
         limits = {"total_steps": _usual_steps(given, pool.horizon, sizes)}
-    first.estimator.placement.close()
     try:
         tuned = tune(
             pool,
@@ -114,13 +115,29 @@ def tune_settings(
     record = {
         "budget": limits,
         "chosen": {name: value for name, value in chosen.items() if name not in given},
-        "reasons": list(tuned.reasons),
-        "steps": list(tuned.steps),
         "seconds": time.monotonic() - began,
-        "probes": [dataclasses.asdict(probe) for probe in tuned.probes],
-        "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
+        **measurements(tuned),
     }
     return Chosen(settings, components, record)
+
+
+def measurements(tuned: Tuned) -> dict[str, Any]:
+    """Return the reasons, the steps, the probes and the trials of a choice, for a JSON file."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    def fields(result: Probe | Trial) -> dict[str, Any]:
+        return {name: plain(value) for name, value in vars(result).items()}
+
+    return {
+        "reasons": list(tuned.reasons),
+        "steps": list(tuned.steps),
+        "probes": [fields(probe) for probe in tuned.probes],
+        "trials": [fields(trial) for trial in tuned.trials],
+    }
 
 
 def chosen_settings(tuned: Tuned, method: str) -> dict[str, Any]:
