@@ -293,7 +293,7 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
         return jax.lax.fori_loop(0, bundle, body, loop)
 
     columns = len(_INTEGERS) + len(estimator.placement.reports)
-    floats = jnp.zeros((DISPATCH_UPDATES, len(_float_names(estimator))))
+    floats = jnp.zeros((DISPATCH_UPDATES, len(float_names(estimator))))
     integers = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
     return jax.lax.fori_loop(0, bundles, one_bundle, (position, floats, integers))
 
@@ -344,7 +344,8 @@ def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
     return floats, jnp.stack(integers if report is None else [*integers, *report])
 
 
-def _float_names(estimator: Estimator) -> tuple[str, ...]:
+def float_names(estimator: Estimator) -> tuple[str, ...]:
+    """Return the names of the recorded floating-point numbers, in their order."""
     return (*_FLOATS, *diagnostics.columns(min(PARTS, estimator.windows)))
 
 
@@ -352,5 +353,5 @@ def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> 
     """Return the recorded numbers of the first `count` updates, by name."""
     names = (*_INTEGERS, *estimator.placement.reports)
     floats, integers = (np.moveaxis(np.asarray(x)[:count], -1, 0) for x in (floats, integers))
-    columns = dict(zip(_float_names(estimator), floats, strict=True))
+    columns = dict(zip(float_names(estimator), floats, strict=True))
     return columns | dict(zip(names, integers, strict=True))
