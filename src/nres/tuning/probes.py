@@ -125,8 +125,9 @@ class Prober:
                 continue
             enough = before - MOST_OF_GAIN * (before - means[best])
             distance = centre + DISTANCES[int(np.flatnonzero(means <= enough)[-1])]
-            # A distance beyond the sigmas of the probes needs probes of its own.
-            place = min(max(distance, centre + SIGMAS[0]), centre + SIGMAS[-1])
+            # A distance beyond the sigmas of the probes needs probes of its own, and so does one
+            # below their centre: a few episodes easily suggest too little noise.
+            place = min(max(distance, centre), centre + SIGMAS[-1])
             found = Distance(place, before, float(means[best]))
             if place == distance or distance in seen:
                 break
