@@ -22,7 +22,8 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     state, history = result.state, result.history
     made = f"{state.update:,} of {run.settings.updates:,} updates"
     if not len(history.update):
-        say(made if outcome.stopped_early else f"{made}: the run was complete already.", console)
+        complete = state.update == run.settings.updates and not outcome.stopped_early
+        say(f"{made}: the run was complete already." if complete else made, console)
     else:
         seconds = float(history.seconds[-1]) - history.began
         rate = len(history.update) / seconds if seconds else 0.0
