@@ -193,7 +193,7 @@ def test_diagnostics_change_no_result(monkeypatch):
         )
 
 
-@pytest.mark.parametrize("noise", [nres.Gaussian(), slow(nres.Orthogonal())])
+@pytest.mark.parametrize("noise", [slow(nres.Gaussian()), slow(nres.Orthogonal())])
 def test_blocks_and_devices_give_the_same_diagnostics(noise, monkeypatch):
     whole = train(noise=noise).history
     mesh = jax.make_mesh((2,), ("workers",), devices=jax.devices()[:2])
@@ -389,7 +389,7 @@ class Killed(Exception):
     """Stands for the end of the process: nothing after it is written."""
 
 
-@pytest.mark.parametrize("killed_at", [None, 333])
+@pytest.mark.parametrize("killed_at", [slow(None), 333])
 def test_a_run_stops_by_itself_also_if_it_is_killed(tmp_path, killed_at):
     def kill(progress):
         if killed_at is not None and progress.state.update >= killed_at:
