@@ -210,8 +210,12 @@ def test_every_run_of_every_comparison_has_settings(name):
     for run in comparison.runs:
         for seed in comparison.seeds:
             full = planned(comparison, run, seed)
-            assert full.updates // full.eval_every >= 20
             small = planned(comparison, run, seed, quick=True)
+            if comparison.runs[run].auto is not None:
+                assert small.budget["total_steps"] < full.budget["total_steps"]
+                assert small.untuned().method == full.untuned().method == "nres"
+                continue
+            assert full.updates // full.eval_every >= 20
             assert (small.updates, small.workers) == (4, 2)
             assert small.method == full.method
     # Every claim names runs of the comparison and can be checked.

@@ -316,6 +316,32 @@ def test_reproducing_another_figure(tmp_path):
         assert "--only" in refused.stderr
 
 
+@pytest.mark.slow
+def test_reproducing_a_run_whose_settings_are_chosen_by_trials(tmp_path, monkeypatch):
+    small = ["--quick", "--out", tmp_path, "--quiet"]
+    result = reproduce("defaults-lorenz", "--only", "NRES, auto", *small)
+    assert (result.exit_code, result.output) == (0, "")
+    (found,) = read_runs(tmp_path / "defaults-lorenz/metrics.jsonl")
+    assert found.plan == planned(COMPARISONS["defaults-lorenz"], "NRES, auto", 0, quick=True)
+    opened = runs.Run.open(tmp_path / "defaults-lorenz/runs/nres-auto-0")
+    assert found.settings == opened.settings
+    # The steps of the trials count.
+    assert found.entries[0]["total_steps"] >= opened.tuning_steps.total > 0
+    table = reproduce("defaults", *small)
+    assert table.exit_code == 0, table.output
+    checks = json.loads((tmp_path / "defaults/summary.json").read_text())["checks"]
+    assert [c["about"] for c in checks if c["ours"] != "not run yet"] == [
+        "lorenz: NRES, auto, total steps",
+        "lorenz: NRES, auto, sequential steps",
+    ]
+    # Lost lines are restored without trials.
+    monkeypatch.setattr("nres_paper.auto.tune_settings", None)
+    (tmp_path / "defaults-lorenz/metrics.jsonl").unlink()
+    again = reproduce("defaults-lorenz", "--only", "NRES, auto", *small)
+    assert again.exit_code == 0, again.output
+    assert read_runs(tmp_path / "defaults-lorenz/metrics.jsonl") == [found]
+
+
 def test_a_folder_is_for_results_or_for_small_versions(tmp_path):
     settings = {"seeds": 2, "quick": False, "finished": Folders(), "say": lambda text: None}
     run_comparison(

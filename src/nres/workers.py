@@ -30,6 +30,12 @@ class Steps(NamedTuple):
         parts = list(parts)
         return cls(sum(part.total for part in parts), sum(part.sequential for part in parts))
 
+    @classmethod
+    def at_once(cls, parts: Iterable["Steps"]) -> "Steps":
+        """Return the steps of several parts that do not wait for each other."""
+        parts = list(parts)
+        return cls(sum(part.total for part in parts), max(part.sequential for part in parts))
+
 
 class Workers(eqx.Module):
     """The positions of the workers. Each worker's key determines all of its randomness."""

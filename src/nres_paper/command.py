@@ -12,6 +12,7 @@ from rich.table import Table
 
 from nres.cli import TOLD, Quiet, explained, finished, plain, say_line, tell, unknown
 from nres.runs import Run, Settings, SettingsError
+from nres_paper.auto import Auto
 from nres_paper.figures import FIGURES
 from nres_paper.grades import NOT_RUN
 from nres_paper.reproduction import (
@@ -148,7 +149,8 @@ def _one(
         raise SettingsError(f"--seeds does not apply to {name}, whose seeds are fixed.")
     said: list[str] = []
 
-    def finish(path: Path, settings: Settings) -> Run:
+    def finish(path: Path, plan: Settings | Auto) -> Run:
+        settings = plan.settings(path) if isinstance(plan, Auto) else plan
         return finished(path, settings, console, again=again, quiet=quiet)
 
     def say(text: str) -> None:

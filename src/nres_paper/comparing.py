@@ -17,12 +17,14 @@ from nres.runs import (
     read_lines,
     write_lines,
 )
+from nres_paper.auto import Auto
 from nres_paper.original import original
 from nres_paper.plans import Comparison
 from nres_paper.ranking import Ranking
 
 # The size of a quick version.
 QUICK_UPDATES, QUICK_WORKERS, QUICK_WINDOW, QUICK_HORIZON = 4, 2, 10, 20
+QUICK_EPISODES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +37,20 @@ class FinishedRun:
     device: dict[str, Any]
     versions: dict[str, str]
     entries: tuple[dict[str, Any], ...]
+    auto: Auto | None = None
+    """The plan, if trials chose the settings."""
 
     @classmethod
-    def of(cls, name: str, run: Run) -> "FinishedRun":
+    def of(cls, name: str, run: Run, auto: Auto | None = None) -> "FinishedRun":
         """Read a finished run from its folder."""
-        entries = (e | {"seconds": round(e["seconds"], 4)} for e in evaluated(run))
+        entries = tuple(e | {"seconds": round(e["seconds"], 4)} for e in evaluated(run))
         config = run.config
-        return cls(name, run.settings, config["device"], config["versions"], tuple(entries))
+        return cls(name, run.settings, config["device"], config["versions"], entries, auto)
+
+    @property
+    def plan(self) -> Settings | Auto:
+        """The plan of the run: its settings, unless trials chose them."""
+        return self.auto or self.settings
 
     @property
     def evaluations(self) -> Evaluations:
@@ -52,7 +61,8 @@ class FinishedRun:
         """Return the run as lines of JSON: one that describes it, then one per evaluation."""
         # Published files call the name `entrant`.
         about = {"entrant": self.name, "settings": self.settings.to_json()}
-        return about | {"device": self.device, "versions": self.versions}, *self.entries
+        about |= {"device": self.device, "versions": self.versions}
+        return about if self.auto is None else about | {"auto": self.auto.to_json()}, *self.entries
 
 
 def write_runs(path: Path, runs: Sequence[FinishedRun], before: Sequence[FinishedRun] = ()) -> None:
@@ -83,6 +93,7 @@ def read_runs(path: Path) -> list[FinishedRun]:
             about["device"],
             about["versions"],
             tuple(entries),
+            Auto(**about["auto"]) if "auto" in about else None,
         )
         for about, entries in found
     ]
@@ -90,9 +101,19 @@ def read_runs(path: Path) -> list[FinishedRun]:
 
 def planned(
     comparison: Comparison, name: str, seed: int, quick: bool = False, rate: str | None = None
-) -> Settings:
-    """Return the settings of one run of a comparison, with its own learning rate or another."""
+) -> Settings | Auto:
+    """Return the settings of one run of a comparison, with its own learning rate or another.
+
+    If trials choose the settings, return what they are given.
+    """
     run = comparison.runs[name]
+    if run.auto is not None:
+        options, budget = dict(comparison.options), run.auto
+        if quick:
+            options["horizon"] = QUICK_HORIZON
+            budget = {"total_steps": QUICK_EPISODES * QUICK_HORIZON}
+        given = {"system": comparison.system, "method": run.method, "options": options}
+        return Auto(given | run.settings | {"seed": seed}, budget)
     given: dict[str, Any] = {
         "updates": run.updates,
         "eval_every": max(1, run.updates // comparison.evaluations),
@@ -124,7 +145,7 @@ def run_comparison(
     only: Sequence[str] = (),
     only_seeds: Sequence[int] = (),
     quick: bool,
-    finished: Callable[[Path, Settings], Run],
+    finished: Callable[[Path, Settings | Auto], Run],
     say: Callable[[str], Any],
 ) -> list[FinishedRun]:
     """Carry out the runs of a comparison that have no results yet.
@@ -204,19 +225,19 @@ def run_comparison(
     return read_runs(file)
 
 
-_Plan = list[tuple[str, Settings]]
+_Plan = list[tuple[str, Settings | Auto]]
 
 
 def _build(plan: _Plan, known: Sequence[FinishedRun]) -> None:
     """Build everything before anything runs, so that a mistake in the last run shows at once."""
-    for settings in {name: one for name, one in plan if not find_run(one, known)}.values():
-        build(settings)
+    for one in {name: one for name, one in plan if not find_run(one, known)}.values():
+        build(one if isinstance(one, Settings) else one.untuned())
 
 
 def _fits(comparison: Comparison, run: FinishedRun, quick: bool = False) -> bool:
     """Return whether a stored run has the settings of the comparison."""
     return run.name in comparison.runs and any(
-        run.settings == planned(comparison, run.name, run.settings.seed, quick, rate)
+        run.plan == planned(comparison, run.name, run.settings.seed, quick, rate)
         for rate in comparison.rates or (None,)
     )
 
@@ -237,26 +258,27 @@ def best_rate(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) ->
 
 
 def carry_out(
-    plan: Sequence[tuple[str, Settings]],
+    plan: Sequence[tuple[str, Settings | Auto]],
     folder: Path,
     known: Sequence[FinishedRun],
-    finished: Callable[[Path, Settings], Run],
+    finished: Callable[[Path, Settings | Auto], Run],
     say: Callable[[str], Any],
 ) -> list[FinishedRun]:
     """Carry out the runs of a plan that are not known yet, and store all in `metrics.jsonl`."""
     file = folder / "metrics.jsonl"
     runs: list[FinishedRun] = []
-    for number, (name, settings) in enumerate(plan, start=1):
+    for number, (name, one) in enumerate(plan, start=1):
         # Quick versions of different runs may coincide.
-        found = find_run(settings, [*known, *runs])
+        found = find_run(one, [*known, *runs])
         new = found is None
         if found is None:
-            say(f"{number} of {len(plan)}: {name}, seed {settings.seed}")
-            rates = [one.lr for other, one in plan if (other, one.seed) == (name, settings.seed)]
-            path = folder / "runs" / f"{_file_name(name)}-{settings.seed}"
+            say(f"{number} of {len(plan)}: {name}, seed {one.seed}")
+            rates = [each.lr for other, each in plan if (other, each.seed) == (name, one.seed)]
+            path = folder / "runs" / f"{_file_name(name)}-{one.seed}"
             if len(rates) > 1:
-                path = path.with_name(f"{path.name}-{settings.lr}")
-            found = FinishedRun.of(name, finished(path, settings))
+                path = path.with_name(f"{path.name}-{one.lr}")
+            auto = one if isinstance(one, Auto) else None
+            found = FinishedRun.of(name, finished(path, one), auto)
         runs.append(dataclasses.replace(found, name=name))
         if new or number == len(plan):
             _store(file, runs)
@@ -274,12 +296,12 @@ def _store(file: Path, runs: Sequence[FinishedRun]) -> None:
 
 def _among(run: FinishedRun, others: Sequence[FinishedRun]) -> bool:
     """Return whether a run is among others; quick versions of different runs may coincide."""
-    return any((run.name, run.settings) == (other.name, other.settings) for other in others)
+    return any((run.name, run.plan) == (other.name, other.plan) for other in others)
 
 
-def find_run(settings: Settings, runs: Sequence[FinishedRun]) -> FinishedRun | None:
-    """Return the run with these settings, or `None`."""
-    return next((run for run in runs if run.settings == settings), None)
+def find_run(plan: Settings | Auto, runs: Sequence[FinishedRun]) -> FinishedRun | None:
+    """Return the run with this plan, or `None`."""
+    return next((run for run in runs if run.plan == plan), None)
 
 
 def place(device: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""NRES with the settings of the paper and with the defaults of this library, as data."""
+"""NRES with the paper's settings, with the defaults of this library, and with `--auto`, as data."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,48 +10,60 @@ from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
 from nres_paper.plans import Comparison, PlannedRun
 from nres_paper.ranking import REFERENCE
 
-NEW = "NRES, defaults"
-# The number of seeds, and the largest share of the paper's steps that was aimed at.
-_AIMS: Mapping[str, tuple[int, float]] = {
-    "lorenz-es": (5, 0.8),
-    "lopt-es": (3, 1.05),
-    "swimmer": (20, 0.65),
-    "halfcheetah": (5, 1.05),
+NEW, AUTO = "NRES, defaults", "NRES, auto"
+# The largest share of the paper's steps that was aimed at, with settings chosen by trials.
+AUTO_AIM = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class _Aim:
+    """A comparison of the paper, and what is compared on its system."""
+
+    comparison: Comparison
+    seeds: int
+    share: float
+    """The largest share of the paper's steps that was aimed at, with the defaults."""
+    budget: float
+    """The total number of steps of `--auto`: about twice the paper's number until the level."""
+    every: int
+    """The updates of `--auto` between evaluations."""
+
+
+_AIMS: Mapping[str, _Aim] = {
+    "lorenz-es": _Aim(LORENZ_COMPARISONS["lorenz-es"], 5, 0.8, 7e7, 250),
+    "lopt-es": _Aim(OPTIMIZER_COMPARISONS["lopt-es"], 5, 1.05, 1.1e7, 50),
+    "swimmer": _Aim(MUJOCO_COMPARISONS["swimmer"], 20, 0.65, 2.2e5, 1),
+    "halfcheetah": _Aim(MUJOCO_COMPARISONS["halfcheetah"], 5, 1.05, 1.4e7, 30),
 }
 
 
-def _compared(name: str, comparison: Comparison) -> Comparison:
-    seeds, share = _AIMS[name]
-    paper = comparison.runs[REFERENCE]
+def _compared(name: str, aim: _Aim) -> Comparison:
+    paper = aim.comparison.runs[REFERENCE]
     settings = {**paper.settings, "noise": "orthogonal", "phases": "even"}
+    often = {"eval_every": aim.every, "log_every": aim.every}
     runs: dict[str, PlannedRun] = {
         REFERENCE: dataclasses.replace(paper, label="NRES, paper"),
         NEW: dataclasses.replace(paper, settings=settings),
+        AUTO: PlannedRun("nres", 0, often, seeds=5, auto={"total_steps": aim.budget}),
     }
-    aim = f"at most {share:g}×"
     return dataclasses.replace(
-        comparison,
+        aim.comparison,
         label="",
         claim="Evenly spread workers and orthogonal noise need fewer steps than the paper's "
-        "independent ones.",
+        "independent ones, and trials choose settings that are nearly as good as tuned ones.",
         runs=runs,
-        claims=(
-            NoSlower(NEW, REFERENCE, aim, share, "total_steps"),
-            NoSlower(NEW, REFERENCE, aim, share, "sequential_steps"),
+        claims=tuple(
+            NoSlower(run, REFERENCE, f"at most {share:g}×", share, axis)
+            for run, share in ((NEW, aim.share), (AUTO, AUTO_AIM))
+            for axis in ("total_steps", "sequential_steps")
         ),
-        seeds=comparison.seeds[:seeds],
+        seeds=tuple(range(aim.seeds)),
         shares=name,
         axis="total_steps",
-        remark="",
+        remark=f"The budget of --auto is {aim.budget:,.0f} total steps, including its trials.",
     )
 
 
 DEFAULT_COMPARISONS: Mapping[str, Comparison] = {
-    f"defaults-{name.removesuffix('-es')}": _compared(name, comparison)
-    for name, comparison in {
-        **LORENZ_COMPARISONS,
-        **OPTIMIZER_COMPARISONS,
-        **MUJOCO_COMPARISONS,
-    }.items()
-    if name in _AIMS
+    f"defaults-{name.removesuffix('-es')}": _compared(name, aim) for name, aim in _AIMS.items()
 }

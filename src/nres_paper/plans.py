@@ -24,6 +24,8 @@ class PlannedRun:
     """True if the run only shows where a method would converge without noise."""
     label: str | None = None
     """The name in the figure, if it differs from the key in `Comparison.runs`."""
+    auto: Mapping[str, float] | None = None
+    """The budget for `nres.tune`, if trials choose the settings and thereby the updates."""
 
 
 @dataclasses.dataclass(frozen=True)

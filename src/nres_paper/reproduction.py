@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
+from nres_paper.auto import Auto
 from nres_paper.claims import all_checks
 from nres_paper.comparing import FinishedRun, best_rate, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
@@ -31,8 +32,8 @@ class Context:
     """The names of the runs to carry out; empty for all."""
     only_seeds: Sequence[int]
     """The seeds to carry out; empty for all."""
-    finished: Callable[[Path, Settings], Run]
-    """A function that starts or resumes the run with these settings in a folder."""
+    finished: Callable[[Path, Settings | Auto], Run]
+    """A function that starts or resumes the run with this plan in a folder."""
     say: Callable[[str], Any]
     """A function that is called with a line of text about the next task."""
 

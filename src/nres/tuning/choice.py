@@ -39,7 +39,7 @@ class Tuned:
     optimizer: optax.GradientTransformation
     """Adam with the chosen learning rate, which falls along a cosine over `updates`."""
     theta: Theta
-    """The parameters to start from: those after the best trial, else the best of the probes."""
+    """The parameters to start from: those after the trial of this sigma, else the best probe's."""
     updates: int
     """The number of updates in the part of the budget that is left."""
     sigma: float
@@ -99,7 +99,7 @@ def tune(
     more workers with shorter windows.
 
     Probes and trials take about a tenth of the budget. They are not wasted: training goes on from
-    the parameters after the best trial or, if there are no trials, from the best of the probes.
+    the parameters after the trial of that sigma or, without trials, from the best of the probes.
 
     Args:
         system: An `nres.System`, or any `nres.Pool`.
@@ -182,7 +182,7 @@ def tune(
     return Tuned(
         estimator=estimator,
         optimizer=optax.adam(optax.cosine_decay_schedule(first, updates, last / first)),
-        theta=trials.theta if trials.trials else prober.best,
+        theta=trials.thetas.get(chosen, prober.best),
         updates=updates,
         sigma=chosen,
         rates=(first, last),

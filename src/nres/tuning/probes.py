@@ -92,13 +92,8 @@ class Prober:
         each = len(SIGMAS) * (2 * self.pairs + repeats * len(DISTANCES))
         self.rounds = int(max(1, min(ROUNDS, episodes / each)))
         self.probes: list[Probe] = []
-        self.first = Steps(0, 0)
-        """The steps of the episodes at the start."""
-
-    @property
-    def steps(self) -> Steps:
-        """The number of steps of all probes."""
-        return Steps.added([self.first, *(probe.steps for probe in self.probes)])
+        self.steps = Steps(0, 0)
+        """The number of steps of all probes; those of one round do not wait for each other."""
 
     def search(self) -> Distance:
         """Find the distance to a lower loss.
@@ -109,12 +104,15 @@ class Prober:
         root = math.sqrt(float(squared_norm(self.theta)) / self.size)
         centre = first = round(2 * math.log10(0.1 * root if root > 0 else 0.1))
         nowhere = jax.tree.map(jnp.zeros_like, self.theta)
-        losses, self.first = self._along(nowhere, np.zeros(1))
+        losses, at_start = self._along(nowhere, np.zeros(1))
         before, found, seen = float(losses[0]), None, set()
         self.lowest = before
         for number in range(1, self.rounds + 1):
             seen.add(centre)
             means = np.mean([self._probe(centre, place) for place in SIGMAS], axis=0)
+            together = [probe.steps for probe in self.probes[-len(SIGMAS) :]]
+            together += [at_start] if number == 1 else []
+            self.steps = Steps.added([self.steps, Steps.at_once(together)])
             best = int(means.argmin())
             if not means[best] < (before if found is None else found.after):
                 if found is not None:

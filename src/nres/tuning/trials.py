@@ -21,9 +21,11 @@ from nres.tuning.budget import Budget
 from nres.tuning.probes import scale
 from nres.workers import Steps
 
-# The number of trials that a budget must allow, and the fewest and the most updates of one. Fewer
-# say less than their steps are worth.
-PLANNED, FEWEST_UPDATES, MOST_UPDATES = 4, 32, 256
+# The number of trials that a budget must allow: three at once, and one more if the best of them has
+# the smallest or the largest sigma.
+PLANNED, ROUNDS = 4, 2
+# The fewest and the most updates of a trial. Fewer say less than their steps are worth.
+FEWEST_UPDATES, MOST_UPDATES = 32, 256
 # The evaluations in the second half of a trial, and the episodes of each.
 EVALUATIONS, EPISODES = 8, 4
 # The next smaller sigma is chosen if it lowers the loss by this share of the best decrease.
@@ -64,36 +66,33 @@ class Trials:
         callback: Callable[[Trial], Any],
     ):
         self.make, self.start, self.key, self.callback = make, theta, key, callback
-        self.theta = theta
-        """The parameters after the best trial so far."""
+        self.thetas: dict[float, Theta] = {}
+        """The parameters after the trial of each sigma."""
         self.trials: list[Trial] = []
+        self.steps = Steps(0, 0)
+        """The number of steps of all trials; those of one round do not wait for each other."""
         estimator, _ = make(1.0)
         # No update waits for an evaluation, so only the last one takes sequential steps.
         evaluating = Steps(EPISODES * (2 * EVALUATIONS + 1) * budget.horizon, budget.horizon)
         each = dataclasses.replace(
-            budget, total=budget.total / PLANNED, sequential=budget.sequential / PLANNED
+            budget, total=budget.total / PLANNED, sequential=budget.sequential / ROUNDS
         )
         updates = min(each.updates(estimator, evaluating), MOST_UPDATES)
         evaluations = 2 * EVALUATIONS
         self.updates = updates // evaluations * evaluations if updates >= FEWEST_UPDATES else 0
-
-    @property
-    def steps(self) -> Steps:
-        """The number of steps of all trials."""
-        return Steps.added(trial.steps for trial in self.trials)
 
     def search(self, place: int, before: float) -> int:
         """Choose a sigma, beginning at a place of the grid, from a loss before all trials."""
         if not self.updates:
             return place
         tried: dict[int, Trial] = {}
-        following: int | None = place
-        while following is not None and len(tried) < PLANNED:
-            tried[following] = self._try(scale(following))
+        following = [place - 1, place, place + 1]
+        while following and len(tried) < PLANNED:
+            tried |= {each: self._try(scale(each)) for each in following}
+            together = Steps.at_once(tried[each].steps for each in following)
+            self.steps = Steps.added([self.steps, together])
             best = min(tried, key=lambda place: tried[place].loss)
-            # Smaller noise first: the steps of probes suggest what is rather too large.
-            beside = (place for place in (best - 1, best + 1) if place not in tried)
-            following = next(beside, None)
+            following = [each for each in (best - 1, best + 1) if each not in tried]
         # The best trial has gone the first part of the way, so less noise suits the rest.
         less = tried.get(best - 1)
         works = less and before - less.loss > LESS_WORKS * (before - tried[best].loss)
@@ -138,8 +137,7 @@ class Trials:
                 result.state.steps.sequential + spent[-1].sequential,
             ),
         )
-        if trial.loss < min((other.loss for other in self.trials), default=math.inf):
-            self.theta = result.theta
+        self.thetas[sigma] = result.theta
         self.trials.append(trial)
         self.callback(trial)
         return trial
