@@ -104,6 +104,8 @@ def test_the_paired_test_is_a_t_test_on_logarithms():
         (NoSlower("NRES", "PES", "little"), "0.265×", "holds"),
         (NoSlower("PES", "NRES", "little"), "3.78×", "fails"),
         (NoSlower("NRES", "GPES", "little"), "0.986×", "not established"),
+        (NoSlower("NRES", "TES", "little"), "< 0.0996×", "holds"),
+        (NoSlower("TES", "NRES", "little"), "> 10×", "fails"),
         (NearBest("NRES", ("GPES", "PES")), "NRES: 10 (8 to 12); GPES: 10; PES: 37.3", "holds"),
         (NearBest("PES", ("NRES",)), "PES: 37.3 (36 to 40); NRES: 10 (8 to 12)", "differs"),
         (Ends("GPES", "NRES", near=True), "1 (95%", "holds"),

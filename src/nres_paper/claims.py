@@ -255,14 +255,19 @@ class NoSlower:
         return f"{what} of {self.name}, relative to {self.than}", self.statement
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
-        ratios = ranking.ratios(self.name, self.than, self.axis)
-        if any(map(math.isnan, ratios)) or ranking.arrived(self.name) < len(ratios):
-            return "some seeds do not reach the level", UNKNOWN
-        found = estimate(ratios)
-        grade = UNKNOWN
-        if found.high < self.factor or found.low > self.factor:
-            grade = HOLDS if found.high < self.factor else FAILS
-        return f"{times(found.middle)} ({found})", grade
+        known = {name: ranking.at_least(name, self.axis) for name in self.names}
+        if min(known[self.than]) == 0:
+            return f"{self.than} starts below the level", UNKNOWN
+        found = paired_ratio(ranking, known, self.name, self.than)
+        # Where a method never arrives, the ratio is only a bound.
+        most, least = (ranking.arrived(n) < len(ranking.runs[n]) for n in (self.than, self.name))
+        text = f"{'< ' * most}{'> ' * least}{times(found.middle)} ({found})"
+        for name in self.names:
+            there, seeds = ranking.arrived(name), len(ranking.runs[name])
+            text += f"; {there} of {seeds} seeds of {name} reach the level" * (there < seeds)
+        if found.high < self.factor and not least:
+            return text, HOLDS
+        return text, FAILS if found.low > self.factor and not most else UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,8 @@ SIGMAS, DISTANCES = (-1, 0, 1), (-2, -1, 0, 1, 2, 3)
 # Of the distances with this share of the best decrease of the loss, the largest counts, because
 # training suffers more from too little noise than from too much.
 MOST_OF_GAIN = 0.6
-# The largest number of rounds.
-ROUNDS = 8
+# The largest number of rounds, and the largest number of pairs unless there are many parameters.
+ROUNDS, MOST_PAIRS = 8, 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +80,15 @@ class Prober:
         callback: Callable[[Probe], Any],
     ):
         self.pool, self.theta, self.noise, self.callback = pool, theta, noise, callback
-        self.best, self.lowest = theta, math.inf
-        """The parameters with the lowest loss so far, and that loss."""
         self.size = parameter_count(theta)
         self.key, along = jax.random.split(key)
-        # A gradient needs more pairs, the more parameters there are.
-        wanted, affordable = max(8, self.size / 16), (episodes / 3 - len(DISTANCES)) / 2
+        # A gradient needs more pairs, the more parameters there are. With more pairs, there are also
+        # more episodes at each distance, a quarter of the pairs, because single episodes vary.
+        room, each_pair = episodes / len(SIGMAS), 2 + len(DISTANCES) / 4
+        wanted = max(8, self.size / 16, min(MOST_PAIRS, room / (ROUNDS * each_pair)))
+        affordable = max((room - len(DISTANCES)) / 2, room / each_pair)
         self.pairs = int(max(2, min(wanted, affordable)))
-        repeats = max(1, round(math.sqrt(self.pairs) / 2))
+        repeats = max(1, (self.pairs - 4) // 4)
         self.keys = worker_keys(along, repeats)
         each = len(SIGMAS) * (2 * self.pairs + repeats * len(DISTANCES))
         self.rounds = int(max(1, min(ROUNDS, episodes / each)))
@@ -106,7 +107,6 @@ class Prober:
         nowhere = jax.tree.map(jnp.zeros_like, self.theta)
         losses, at_start = self._along(nowhere, np.zeros(1))
         before, found, seen = float(losses[0]), None, set()
-        self.lowest = before
         for number in range(1, self.rounds + 1):
             seen.add(centre)
             means = np.mean([self._probe(centre, place) for place in SIGMAS], axis=0)
@@ -150,10 +150,6 @@ class Prober:
             factors = distances * (math.sqrt(self.size) / norm)
             losses, taken = self._along(estimate.grad, factors)
             steps = Steps.added([steps, taken])
-            if losses.min() < self.lowest:
-                self.lowest, factor = losses.min(), factors[losses.argmin()]
-                move = lambda x, g: x - jnp.asarray(factor, x.dtype) * g  # noqa: E731
-                self.best = jax.tree.map(move, self.theta, estimate.grad)
         probe = Probe(sigma, tuple(distances.tolist()), tuple(losses.tolist()), steps)
         self.probes.append(probe)
         self.callback(probe)
