@@ -35,7 +35,7 @@ def draw(entries: Mapping[str, Any], path: Path) -> None:
     """
     measured = {name: entry for name, entry in entries.items() if "reductions" in entry}
     places = list(dict.fromkeys(name.rpartition(", ")[0] for name in measured))
-    figure = Figure(figsize=(3.6 + 2.4 * len(places), 4.8), layout="constrained")
+    figure = Figure(figsize=(3.8 + 2.4 * len(places), 5.2), layout="constrained")
     panels = figure.subplots(1, len(places), sharey=True, squeeze=False)[0]
     for panel, place in zip(panels, places, strict=True):
         for law, (_, colour, shift) in _STYLES.items():
@@ -58,7 +58,7 @@ def draw(entries: Mapping[str, Any], path: Path) -> None:
         fill = "none" if marker == "D" else "#666666"
         panels[0].plot([], [], marker, color="#666666", mfc=fill, label=label)
     panels[0].plot([], [], ":", color="black", lw=0.8, label="1/1.3")
-    figure.legend(loc="outside upper center", ncols=5, frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     save_drawing(figure, path)
 
 

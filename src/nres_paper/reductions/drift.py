@@ -1,9 +1,9 @@
 r"""Importance correction of hysteresis: estimates of pools that ran while parameters changed.
 
 Keep the perturbed parameters $\phi = \theta_0 \pm \epsilon$ of an episode fixed while $\theta$
-moves on to $\theta_0 + \delta$. The whole episode then belongs to one $\phi$, and with the weight
-$w = e^{\pm\delta^\top\epsilon/\sigma^2 - \lVert\delta\rVert^2/2\sigma^2}$, the ratio of the densities
-of $\phi$ around the new and the old $\theta$,
+moves on to $\theta_0 + \delta$. The whole episode then belongs to one $\phi$. The ratio of its
+densities around the new and the old $\theta$ is
+$w = e^{\pm\delta^\top\epsilon/\sigma^2 - \lVert\delta\rVert^2/2\sigma^2}$, and
 
 $$ \frac{1}{2\sigma^2} \sum_\pm w_\pm (L_\pm - b)\,(\pm\epsilon - \delta) $$
 
@@ -111,7 +111,7 @@ class DriftRow:
     bias: float
     """The squared bias of NRES that hysteresis causes."""
     bias_error: float
-    """The expected square of the error of the two biases."""
+    """The part of `bias` that noise alone would give, which is subtracted from it."""
     corrected_bias: float
     variance: float
     corrected_variance: float
@@ -133,7 +133,7 @@ def compare_drifted(found: Drifted, workers: int) -> DriftRow:
     return DriftRow(
         drift=float(found.drift[-1]),
         bias=max(0.0, biases[0][0] / signal),
-        bias_error=max(error for _, error in biases) / signal,
+        bias_error=biases[0][1] / signal,
         corrected_bias=max(0.0, biases[1][0] / signal),
         variance=variance(found.running),
         corrected_variance=variance(found.corrected),

@@ -42,9 +42,7 @@ class Episodes:
     """The states between two windows, as vectors."""
 
 
-def record(
-    task: Task, theta: Any, law: nres.Noise, key: jax.Array, groups: int
-) -> Episodes:
+def record(task: Task, theta: Any, law: nres.Noise, key: jax.Array, groups: int) -> Episodes:
     """Run one episode of each pair of `groups` groups.
 
     Args:
@@ -58,7 +56,7 @@ def record(
     flat, unravel = jax.flatten_util.ravel_pytree(theta)
     keys = jax.random.split(key, count)
     noise = _draw(task, flat, law, keys)
-    thetas = jax.vmap(jax.vmap(unravel))(jnp.stack([flat + sigma * noise, flat - sigma * noise]))
+    thetas = jax.vmap(jax.vmap(unravel))(flat[None, None] + sigma * jnp.stack([noise, -noise]))
     losses, states = unroll(task, [thetas] * task.windows, keys)
 
     def grouped(x):

@@ -33,6 +33,8 @@ class Trained:
     seeds: int
     level: float
     """The mean loss per step to reach."""
+    rates: tuple[float, ...]
+    """Learning rates, as factors of the case's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ CASES: Mapping[str, Case] = {
         (20, 600),
         24,
         drifting=1000,
-        trained=Trained(400, 5, 80.0),
+        trained=Trained(1000, 6, 80.0, (1.0, 2.0)),
     ),
     "swimmer": Case(
         lambda: nres.pools.MujocoPool("swimmer"),
@@ -95,7 +97,7 @@ CASES: Mapping[str, Case] = {
         3.0,
         (6,),
         12,
-        trained=Trained(20, 3, -0.25),
+        trained=Trained(20, 3, -0.25, (1.0,)),
     ),
 }
 LAWS: Mapping[str, nres.Noise] = {"gaussian": nres.Gaussian(), "orthogonal": nres.Orthogonal()}
@@ -107,7 +109,11 @@ RATES = (0.01, 0.1, 1.0)
 
 def _small(case: Case) -> Case:
     return dataclasses.replace(
-        case, checkpoints=case.checkpoints[:1], groups=4, drifting=min(case.drifting, 8), trained=None
+        case,
+        checkpoints=case.checkpoints[:1],
+        groups=4,
+        drifting=min(case.drifting, 8),
+        trained=None,
     )
 
 
@@ -161,13 +167,15 @@ def _measure_case(
             f"{name}, rate {factor * case.rate:g}",
             lambda f=factor: _drift(task, path(f), case.checkpoints[0], case.drifting),
         )
-    if case.trained is not None:
-        entry(f"{name}, training", lambda: _training(task, theta, case))
+    for factor in case.trained.rates if case.trained else ():
+        rate = factor * case.rate
+        entry(
+            f"{name}, training, rate {rate:g}",
+            lambda rate=rate: _training(task, theta, case.trained, rate),
+        )
 
 
-def _variances(
-    task: Task, path: Path, update: int, law: nres.Noise, groups: int
-) -> dict[str, Any]:
+def _variances(task: Task, path: Path, update: int, law: nres.Noise, groups: int) -> dict[str, Any]:
     """Measure all reductions at one checkpoint."""
     theta = path.thetas[update]
     episodes = record(task, theta, law, jax.random.key(update), groups)
@@ -195,29 +203,19 @@ def _drift(task: Task, path: Path, update: int, workers: int) -> dict[str, Any]:
     return dataclasses.asdict(row) | {"ratio": row.ratio}
 
 
-def _training(task: Task, theta: Any, case: Case) -> dict[str, Any]:
+def _training(task: Task, theta: Any, plan: Trained, rate: float) -> dict[str, Any]:
     """Train with and without momentum as control variate, and count updates to the level."""
-    assert case.trained is not None
-    plan, found = case.trained, {}
+    settings: dict[str, Any] = {"rate": rate, "updates": plan.updates, "law": LAWS["orthogonal"]}
+    found = {}
     for name, decay in (("plain", None), ("momentum", DECAY)):
-        runs = [
-            train(
-                task,
-                theta,
-                jax.random.key(100 + seed),
-                rate=case.rate,
-                updates=plan.updates,
-                law=LAWS["orthogonal"],
-                decay=decay,
-            ).losses
-            for seed in range(plan.seeds)
-        ]
+        keys = [jax.random.key(100 + seed) for seed in range(plan.seeds)]
+        runs = [train(task, theta, key, decay=decay, **settings).losses for key in keys]
         # Over an episode, all workers pass through all windows.
         smooth = [np.convolve(x, np.ones(task.windows) / task.windows, "valid") for x in runs]
         reached = [np.flatnonzero(x <= plan.level) for x in smooth]
         found[name] = {
             "updates": [int(x[0]) + task.windows if x.size else None for x in reached],
-            "final": [float(x[-1]) for x in smooth],
+            "final": [float(x[-1]) if np.isfinite(x[-1]) else None for x in smooth],
         }
     return found
 
@@ -235,10 +233,21 @@ def _checks(entries: dict[str, Any]) -> tuple[Check, ...]:
     drifts = {n: e for n, e in entries.items() if "drift" in e}
     for name, row in drifts.items():
         text = f"mean square error × {row['ratio']:.3g} at a drift of {row['drift']:.2g} σ"
-        checks.append(
-            Check(f"importance correction, {name}", "not in the paper", text, SHOWN)
-        )
+        checks.append(Check(f"importance correction, {name}", "not in the paper", text, SHOWN))
+    for name, row in entries.items():
+        if "plain" in row:
+            counts = {kind: _mean(row[kind]["updates"]) for kind in ("plain", "momentum")}
+            text = f"{counts['plain']} updates without, {counts['momentum']} with momentum"
+            checks.append(Check(name, "not in the paper", text, SHOWN))
     return tuple(checks)
+
+
+def _mean(updates: list[int | None]) -> str:
+    """Return the mean number of updates to the level as text."""
+    there = [count for count in updates if count is not None]
+    if len(there) < len(updates):
+        return f"(reached by {len(there)} of {len(updates)} seeds)"
+    return f"{np.mean(there):.0f}"
 
 
 def _plan(quick: bool = False) -> Any:

@@ -41,8 +41,8 @@ def train(
     r"""Train with two pools of N/2 workers, so that each can use the momentum of the other.
 
     With momenta $h_1, h_2$ of the two pools' estimates, the first pool's estimate is
-    $\hat g_1 - \frac2N \sum_i (\epsilon_i^\top h_2)\, \epsilon_i / \sigma^2 + h_2$. Since $h_2$ does
-    not depend on the noise of the first pool, this has the same mean as $\hat g_1$.
+    $\hat g_1 - \frac2N \sum_i (\epsilon_i^\top h_2)\, \epsilon_i / \sigma^2 + h_2$. Since $h_2$
+    does not depend on the noise of the first pool, this has the same mean as $\hat g_1$.
 
     Args:
         task: The pool and the settings of NRES.
