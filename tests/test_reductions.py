@@ -1,13 +1,16 @@
 """Reductions of the variance of NRES: the estimates of the study, against closed forms."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import nres
+from nres_paper import command
 from nres_paper.reductions.drift import compare_drifted, follow, weighted_pairs
 from nres_paper.reductions.episodes import Task, record
 from nres_paper.reductions.estimates import (
@@ -151,3 +154,27 @@ def test_cross_fitted_momentum_is_unbiased_and_saves_variance():
     for rows in blocks:
         assert_unbiased(rows)
     assert new.var(axis=0).sum() < 0.8 * old.var(axis=0).sum()
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    def reproduce():
+        arguments = ["reductions", "--quick", "--out", str(tmp_path)]
+        return CliRunner().invoke(command.app, arguments)
+
+    result = reproduce()
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "reductions"
+    drawn = (folder / "reductions.svg").read_text()
+    measured = json.loads((folder / "measured.json").read_text())
+    assert json.loads((folder / "summary.json").read_text())["numbers"] == measured["entries"]
+    ratios = measured["entries"]["quadratic, 20 updates, gaussian"]["reductions"]
+    assert ratios["critic"]["episode"]["ratio"] == pytest.approx(1)
+    # The second time, nothing is measured; results with other settings are not overwritten.
+    assert reproduce().exit_code == 0
+    assert (folder / "reductions.svg").read_text() == drawn
+    assert json.loads((folder / "measured.json").read_text()) == measured
+    (folder / "measured.json").write_text(json.dumps(measured | {"plan": []}))
+    refused = reproduce()
+    assert refused.exit_code == 2
+    assert "measured.json" in refused.stderr.replace("\n", "")

@@ -46,7 +46,7 @@ def draw(entries: Mapping[str, Any], path: Path) -> None:
         panel.axvline(1 / 1.3, color="black", lw=0.8, ls=":")
         panel.set_xscale("log")
         panel.set_title(place.replace(", ", "\nafter ").capitalize(), fontsize="medium")
-        panel.set_xlim(0.003, 20)
+        panel.set_xlim(0.001, 40)
         panel.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
         panel.grid(alpha=0.3, axis="x")
     panels[0].set_yticks(range(len(TITLES)), list(TITLES.values()))

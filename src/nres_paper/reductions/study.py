@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nres
-from nres.runs import write_json
+from nres.runs import SettingsError, write_json
 from nres_paper.grades import SHOWN, Check
 from nres_paper.reductions.drawing import TITLES, draw
 from nres_paper.reductions.drift import compare_drifted, follow
@@ -119,11 +119,14 @@ def _small(case: Case) -> Case:
 
 def _make(context: Context) -> Result:
     file = context.folder / "measured.json"
-    kept = {"plan": _plan(context.quick), "seconds": 0.0, "entries": {}}
+    kept: dict[str, Any] = {"plan": _plan(context.quick), "seconds": 0.0, "entries": {}}
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if before["plan"] == kept["plan"]:
-            kept = before
+        if before["plan"] != kept["plan"]:
+            raise SettingsError(
+                f"{file} contains results with other settings: choose another folder with --out."
+            )
+        kept = before
 
     def entry(name: str, measure: Callable[[], dict[str, Any]]) -> None:
         """Measure what is not in the file yet."""
@@ -182,11 +185,13 @@ def _variances(task: Task, path: Path, update: int, law: nres.Noise, groups: int
     found = measure_reductions(task, theta, episodes, path.momentum(update, DECAY))
     updates = plain(episodes)
     gradient = updates.mean(axis=(0, 1))
+    episode_variance = total_variance(over_episodes(updates))
     return {
         "shares": dataclasses.asdict(shares(episodes)),
         "variance": total_variance(updates),
-        "episode_variance": total_variance(over_episodes(updates)),
-        "squared_gradient": float(gradient @ gradient),
+        "episode_variance": episode_variance,
+        # Without the part that noise contributes.
+        "squared_gradient": float(gradient @ gradient - episode_variance / groups),
         "reductions": {
             name: {kind: dataclasses.asdict(ratio) for kind, ratio in ratios.items()}
             for name, ratios in found.items()
