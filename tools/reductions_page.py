@@ -25,7 +25,7 @@ def _at(entries: dict[str, Any], law: str) -> dict[str, Any]:
     """Select the measurements at fixed parameters with one law of noise, by place."""
     ending = f", {law}"
     return {
-        name.removesuffix(ending).replace(", ", ", after "): entry
+        name.removesuffix(ending).replace(", ", ", after ").capitalize(): entry
         for name, entry in entries.items()
         if name.endswith(ending) and "reductions" in entry
     }
@@ -65,8 +65,10 @@ def reductions_ratios() -> str:
 
 
 def _told(ratio: dict[str, float]) -> str:
-    error = (ratio["high"] - ratio["low"]) / 2
-    return f"{ratio['ratio']:.2g}" + (f" ± {error:.1g}" if error > 1e-6 else "")
+    value, error = ratio["ratio"], (ratio["high"] - ratio["low"]) / 2
+    if error < 1e-6:
+        return f"{value:g}"
+    return f"{value:.2f} ± {error:.2f}" if value > 0.1 else f"{value:.4f} ± {error:.4f}"
 
 
 def reductions_drift() -> str:
@@ -76,9 +78,10 @@ def reductions_drift() -> str:
         return _missing()
     rows = [
         [
-            name,
+            name.capitalize(),
             f"{row['drift']:.2g}",
-            f"{row['bias']:.1e} ± {row['bias_error']:.0e}",
+            f"{row['bias']:.1e}",
+            f"{row['bias_error']:.1e}",
             f"{row['variance']:.2g}",
             f"{row['corrected_variance']:.2g}",
             f"{row['ratio']:.3g}",
@@ -86,7 +89,7 @@ def reductions_drift() -> str:
         for name, row in entries.items()
         if "drift" in row
     ]
-    heading = ["", "drift / σ", "squared bias", "variance", "variance, corrected"]
+    heading = ["", "drift / σ", "squared bias", "its noise", "variance", "variance, corrected"]
     return table([*heading, "ratio of mean square errors"], rows)
 
 
@@ -99,7 +102,9 @@ def reductions_training() -> str:
     for name, row in entries.items():
         if "plain" in row:
             both = [row[kind]["updates"] for kind in ("plain", "momentum")]
-            rows.append([name.replace(", training", ""), *map(_listed, both), _speedup(*both)])
+            rows.append(
+                [name.replace(", training", "").capitalize(), *map(_listed, both), _speedup(*both)]
+            )
     heading = ["", "plain NRES: updates", "with momentum as control", "plain / control"]
     return table(heading, rows)
 

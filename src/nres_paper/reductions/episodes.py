@@ -115,9 +115,10 @@ def _draw(task: Task, flat: jax.Array, law: nres.Noise, keys: jax.Array) -> jax.
     """Draw noises of unit scale; a law may draw those of the workers of a group jointly."""
     count, size = len(keys), law.group_size(task.workers, flat.size)
     numbers, scale = jnp.zeros(count, jnp.int32), jnp.ones(count)
-    if size == 1:
-        return law.draw(keys, numbers, scale, flat)
-    index = np.arange(count) % task.workers
-    first = np.arange(count) - index % size
-    group = nres.noise.Group(keys[first], jnp.asarray(index % size, jnp.int32), size)
-    return law.draw(keys, numbers, scale, flat, group=group)
+    jointly: dict[str, Any] = {}
+    if size > 1:
+        index = np.arange(count) % task.workers
+        first = np.arange(count) - index % size
+        group = nres.noise.Group(keys[first], jnp.asarray(index % size, jnp.int32), size)
+        jointly = {"group": group}
+    return law.draw(keys, numbers, scale, flat, **jointly)

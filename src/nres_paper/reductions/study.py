@@ -157,25 +157,24 @@ def _measure_case(
     @functools.cache
     def path(factor: float) -> Path:
         updates = max(case.checkpoints) if factor == 1 else task.windows
-        settings = {"rate": factor * case.rate, "updates": updates, "law": LAWS["orthogonal"]}
-        return train(task, theta, jax.random.key(0), **settings)
+        law, rate = LAWS["orthogonal"], factor * case.rate
+        return train(task, theta, jax.random.key(0), rate=rate, updates=updates, law=law)
+
+    def variances(update: int, law: str) -> dict[str, Any]:
+        return _variances(task, path(1.0), update, LAWS[law], case.groups)
+
+    def drift(factor: float) -> dict[str, Any]:
+        return _drift(task, path(factor), case.checkpoints[0], case.drifting)
 
     for update, law in itertools.product(case.checkpoints, LAWS):
-        entry(
-            f"{name}, {update} updates, {law}",
-            lambda u=update, law=law: _variances(task, path(1.0), u, LAWS[law], case.groups),
-        )
+        entry(f"{name}, {update} updates, {law}", functools.partial(variances, update, law))
     for factor in RATES if case.drifting else ():
-        entry(
-            f"{name}, rate {factor * case.rate:g}",
-            lambda f=factor: _drift(task, path(f), case.checkpoints[0], case.drifting),
-        )
-    for factor in case.trained.rates if case.trained else ():
-        rate = factor * case.rate
-        entry(
-            f"{name}, training, rate {rate:g}",
-            lambda rate=rate: _training(task, theta, case.trained, rate),
-        )
+        entry(f"{name}, rate {factor * case.rate:g}", functools.partial(drift, factor))
+    if case.trained is not None:
+        for factor in case.trained.rates:
+            rate = factor * case.rate
+            measure = functools.partial(_training, task, theta, case.trained, rate)
+            entry(f"{name}, training, rate {rate:g}", measure)
 
 
 def _variances(task: Task, path: Path, update: int, law: nres.Noise, groups: int) -> dict[str, Any]:
