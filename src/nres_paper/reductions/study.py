@@ -111,7 +111,7 @@ def _small(case: Case) -> Case:
     return dataclasses.replace(
         case,
         checkpoints=case.checkpoints[:1],
-        groups=4,
+        groups=8,
         drifting=min(case.drifting, 8),
         trained=None,
     )
