@@ -10,6 +10,7 @@ import sys
 
 import diagnostics_page
 import headlines
+import reductions_page
 import reproduction_page
 import scaling_page
 import settings_page
@@ -358,6 +359,7 @@ PARTS = (
     *reproduction_page.PARTS,
     *settings_page.PARTS,
     *diagnostics_page.PARTS,
+    *reductions_page.PARTS,
     variance_periods,
     variance_picture,
     landscape_picture,

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from nres_paper import defaults_table, learning, lorenz, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
+from nres_paper.reductions.study import REDUCTIONS
 from nres_paper.reproduction import PaperFigure, of_comparison
 from nres_paper.studies import of_full_es, of_periods
 
@@ -20,6 +21,7 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "variance-fulles": of_full_es(_LEARNED, "gpu", "Figure 4 (b)"),
         "variance-lorenz-K": of_periods(_LORENZ, "cpu"),
         "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu"),
+        "reductions": REDUCTIONS,
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
         "wall-clock": wall_clock.WALL_CLOCK,
