@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 import nres
 from nres.estimators.ad import for_lanes
-from nres.estimators.base import compute_estimate
+from nres.estimators.computing import compute_estimate
 
 HIDDEN, SEQUENCES = 100, 100
 

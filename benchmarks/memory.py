@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 import nres
-from nres.estimators.base import compute_estimate
+from nres.estimators.computing import compute_estimate
 
 STATES = 8
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import nres
 from nres import runs
 from nres.cli import app
-from nres.estimators.base import blank_state, starting_points
+from nres.estimators.computing import blank_state, starting_points
 
 ROOT = Path(__file__).parents[1]
 # A system in a file of the user's own, with settings for a run of a fraction of a second.

@@ -16,6 +16,7 @@ from helpers import (
     assert_same,
     create_run,
     raises_naming,
+    slow,
     slow_except,
     spiral_theta,
 )
@@ -103,6 +104,9 @@ def test_sigma_shrinks_on_a_bowl_and_stays_within_its_bounds():
     theta = jax.tree.map(jnp.zeros_like, THETA)
     result = nres.train(estimator, optax.sgd(0.0), theta, updates=120, key=KEY)
     np.testing.assert_allclose(result.state.estimator.adaptation.sigma, 0.5 / 3, rtol=1e-5)
+    recorded = result.history.diagnostics["sigma"]
+    np.testing.assert_allclose(recorded[[0, -1]], [0.5, 0.5 / 3], rtol=1e-5)
+    assert (np.diff(recorded) <= 1e-6).mean() > 0.9
 
 
 class Hill(Sums):
@@ -113,6 +117,7 @@ class Hill(Sums):
         return state, -loss
 
 
+@pytest.mark.slow
 def test_sigma_grows_on_a_hill():
     sigma = nres.AdaptiveSigma(SIGMA, rate=0.1, span=2)
     estimator = nres.NRES(Hill(), workers=40, window=WINDOW, sigma=sigma)
@@ -122,19 +127,19 @@ def test_sigma_grows_on_a_hill():
     assert_same(found, {"a": 1.0, "b": 0.4}, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", slow_except({"NRES", "GPES"}, STRATEGIES))
-def test_a_fixed_sigma_gives_the_same_gradients(make):
+@pytest.mark.parametrize("stored", [slow(True), False])
+@pytest.mark.parametrize("make", slow_except({"NRES"}, STRATEGIES))
+def test_a_fixed_sigma_gives_the_same_gradients(make, stored):
     """With a rate close to zero, gradients are those of a number, also if noise is regenerated."""
     theta = spiral_theta()
     fixed = make(Spiral())
     adaptive = nres.AdaptiveSigma(fixed.sigma, rate=1e-12)
-    for stored in (True, False):
-        here = dataclasses.replace(fixed, sigma=adaptive, store_noise=stored)
-        a, b = fixed.init(theta, KEY), here.init(theta, KEY)
-        for _ in range(4):
-            first, second = fixed.estimate(theta, a), here.estimate(theta, b)
-            assert_same(first.grad, second.grad, rtol=1e-5)
-            a, b = first.state, second.state
+    here = dataclasses.replace(fixed, sigma=adaptive, store_noise=stored)
+    a, b = fixed.init(theta, KEY), here.init(theta, KEY)
+    for _ in range(4):
+        first, second = fixed.estimate(theta, a), here.estimate(theta, b)
+        assert_same(first.grad, second.grad, rtol=1e-5)
+        a, b = first.state, second.state
 
 
 def test_training_resumes_exactly():
@@ -175,6 +180,7 @@ def test_other_values_are_refused(initial, options, culprits):
         nres.AdaptiveSigma(initial, **options)
 
 
+@pytest.mark.slow
 def test_a_run_adapts_sigma_and_refuses_a_schedule(tmp_path):
     """A run that is extended ends with the same sigma as one that was not."""
     with as_users_run():

@@ -340,28 +340,19 @@ def test_variance_along_a_run(tmp_path):
         assert words in invoke("variance", *wrong).stderr
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_advice(tmp_path):
-    result = invoke(
-        "advise", BOUNCER, "--total-steps", 1e5, "--sequential-steps", 1e3, "--sigmas", "0.1,0.3",
-        "--set", "horizon=30", "--samples", 256, "--out", tmp_path,
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    assert "nres train" in result.output
-    assert "--workers 50" in result.output
-    assert (tmp_path / "advice.png").exists()
-    advice = json.loads((tmp_path / "advice.json").read_text())
-    assert advice["recommended"]["workers"] == 50
-    assert len(advice["reasons"]) > 3
-    # With the parameters of a run, whose system is given by a relative path.
+def test_advice_at_the_parameters_of_a_run(tmp_path):
+    """The system of the run is given by a relative path."""
     out, short = tmp_path / "run", ["--set", "horizon=30"]
     settings = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--workers", 4]
     assert invoke("train", BOUNCER, *settings, *short, "--out", out, "--quiet").exit_code == 0
     relative = os.path.relpath(BOUNCER.partition(":")[0]) + ":Bouncer"
-    again = invoke(
-        "advise", relative, "--total-steps", 1e5, "--sequential-steps", 1e3, "--sigmas", "0.1,0.3",
-        "--samples", 256, "--run", out, "--out", tmp_path / "again", "--quiet",
-    )  # fmt: skip
+    command = ["advise", relative, "--total-steps", 1e5, "--sequential-steps", 1e3, "--run", out]
+    result = invoke(*command, "--out", tmp_path / "advice")
+    assert result.exit_code == 0, result.output
+    assert f"--from={out}" in result.output
+    assert "--workers=50" in result.output
+    assert len(json.loads((tmp_path / "advice" / "advice.json").read_text())["reasons"]) == 3
+    again = invoke(*command, "--out", tmp_path / "again", "--quiet")
     assert (again.exit_code, again.output) == (0, "")
 
 

@@ -47,7 +47,6 @@ def hosts(coordinator, count, process):
         (["variance", "hopper"], "--sigma"),
         (["variance", "lorenz", "--checkpoints", "nowhere"], "nowhere"),
         (["advise", "lorenz", "--sequential-steps", 10], "2000 steps"),
-        (["advise", "lorenz", "--sigmas", "a"], "--sigmas"),
         (["reproduce", "lorenz-ed"], "lorenz-es"),
         (["reproduce", "lorenz-es", "--tier", "cpu"], "--tier"),
         (["reproduce", "all", "--tier", "tpu"], "--tier"),

@@ -19,6 +19,7 @@ import nres
 from helpers import as_users_run
 from nres import display
 from nres.cli import app, compare, demo, variance
+from nres.diagnostics import columns
 from nres.runs.registry import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
@@ -199,7 +200,8 @@ def test_the_display_fits(width, monkeypatch):
             steps = SimpleNamespace(total=update * 10_000)
             state = SimpleNamespace(update=update, steps=steps)
             loss = np.array([12.345])
-            shown(SimpleNamespace(state=state, updates=24_000, rows={"loss": loss}))
+            rows = dict.fromkeys(("grad_norm", *columns(8)), np.array([np.nan]))
+            shown(SimpleNamespace(state=state, updates=24_000, rows=rows | {"loss": loss}))
     lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in
              re.split(r"[\r\n]+", console.file.getvalue())]  # fmt: skip
     assert all(len(line) <= width for line in lines)

@@ -13,6 +13,7 @@ from helpers import (
     Wave,
     as_users_run,
     raises_naming,
+    slow,
     slow_except,
     spiral_theta,
     state_at_step_0,
@@ -48,7 +49,7 @@ class Undifferentiable(nres.System):
         return state, jnp.sum(state**2)
 
 
-@pytest.mark.parametrize("make", slow_except({"NRES", "GPES", "TBPTT", "UORO"}, ESTIMATORS))
+@pytest.mark.parametrize("make", slow_except({"NRES", "UORO"}, ESTIMATORS))
 def test_contract(make, compilations):
     """Structure of the result, and no compilation after the first call."""
     estimator, theta = make(Spiral()), spiral_theta()
@@ -105,7 +106,7 @@ def test_placements_give_the_same(make):
             assert_same(alone, estimates(make(Spiral(), placement=place()), theta))
 
 
-@pytest.mark.parametrize("kind", POOLS)
+@pytest.mark.parametrize("kind", [k if k == "numpy" else slow(k) for k in POOLS])
 @pytest.mark.parametrize("make", slow_except({"NRES"}, ESTIMATORS))
 def test_pools_give_the_same_as_a_system(make, kind):
     pool, system, theta = POOLS[kind]()
@@ -146,7 +147,8 @@ def test_noise_laws(make, law):
     assert np.linalg.norm(mean - SLOPE) < 4 * np.sqrt(variance)
 
 
-@pytest.mark.parametrize("law", slow_except({"OneSided"}, LAWS))
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_noise_laws_on_devices_and_in_variance(law):
     theta = jnp.array([0.5, 0.5])
     devices = PLACEMENTS["two devices"]()
@@ -276,7 +278,7 @@ def test_any_noise_law_keeps_half_precision():
     assert estimate.grad.dtype == jnp.bfloat16
 
 
-@every_estimator
+@quickly_or_all
 def test_old_style_keys_mean_the_same(make):
     estimator, theta = make(Spiral()), spiral_theta()
     new = estimator.init(theta, jax.random.key(4))

@@ -75,7 +75,7 @@ for name in ("fork", "getuid", "killpg", "sched_getaffinity", "sysconf", "O_NONB
 import_all()
 
 from nres import checks, files
-from nres.runs.folder import device
+from nres.runs.machine import device
 checks.memory(), device()
 files.create_json(pathlib.Path("new.json"), {"written": True})
 assert b"written" in files.read_plain(pathlib.Path("new.json"))
@@ -111,12 +111,14 @@ def imports(package, walk=ast.walk):
 # As docs/built.md gives them; modules that are not named here are below all of these.
 LAYERS = (
     *("system", "weights", "policies", "noise", "workers", "pools", "execution", "placement"),
-    *("tracing", "estimators", "updates", "history", "seeds", "progress", "display"),
+    *("tracing", "estimators", "updates", "history", "log", "seeds", "progress", "display"),
     *(
         "results",
         "loop",
         "training",
         "evaluation",
+        "diagnosis",
+        "tuning",
         "variance",
         "callbacks",
         "systems",

@@ -77,7 +77,7 @@ def test_threads_change_nothing(task):
     [
         ("swimmer", {}),
         slow("hopper", {"window": 25}),
-        ("hopper", {"method": nres.TES}),
+        slow("hopper", {"method": nres.TES}),
         slow("walker2d", {"method": nres.PES, "window": 20}),
     ],
 )

@@ -46,7 +46,7 @@ def draw(key, workers, number, theta, sigma=1.0):
     return jnp.concatenate([x.astype(leaves[-1].dtype) for x in leaves], axis=1)
 
 
-@pytest.mark.parametrize("workers", [3, 5, 12])
+@pytest.mark.parametrize("workers", [slow(3), slow(5), 12])
 def test_noises_of_a_group_are_orthogonal(workers):
     theta = {"a": jnp.zeros((2, 2)), "b": jnp.zeros(())}
     rows = np.asarray(draw(KEY, workers, 7, theta, 0.1), float)
@@ -125,7 +125,7 @@ def test_unbiased_after_workers_were_moved_apart(method, arguments):
     assert np.abs(z).max() < 4
 
 
-@pytest.mark.parametrize("workers", [4, 3])
+@pytest.mark.parametrize("workers", [4, slow(3)])
 def test_variance_is_that_of_the_theory(workers):
     """The variance of a group's mean is ((d + 2) / B - 1) |g|² where losses are linear."""
     estimator = nres.FullES(Slope(), workers=workers, sigma=0.3, noise=nres.Orthogonal())
@@ -137,6 +137,7 @@ def test_variance_is_that_of_the_theory(workers):
     assert np.abs(measured.z_scores(SLOPE)).max() < 4
 
 
+@pytest.mark.slow
 def test_variance_of_a_running_pool_is_less():
     """Workers at different steps of their episodes are orthogonal to most others."""
     found = []

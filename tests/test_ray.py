@@ -23,7 +23,7 @@ import nres
 from helpers import Spiral, as_users_run, raises_naming, spiral_theta
 from nres import runs
 from nres.cli import app
-from nres.estimators.base import gather_state
+from nres.estimators.computing import gather_state
 from nres.placement import Ray
 from nres.pools import MujocoPool, PoolError
 from table import ESTIMATORS, LAWS

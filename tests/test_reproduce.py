@@ -223,7 +223,7 @@ def test_results_count_although_settings_were_added_later():
 
     before = fingerprint()
     assert before == "75893e3bf3f7073b"
-    assert fingerprint(warmup=None, clip=None, stop_after=None) == before
+    assert fingerprint(warmup=None, clip=None, stop_after=None, auto_stop="off") == before
     others = [fingerprint(warmup=5), fingerprint(clip=1.0), fingerprint(stop_after=3)]
     assert len({before, *others}) == 4
 

@@ -45,13 +45,14 @@ OPTIONS = {
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
     | {"--keep-every": None, "--config": None, "--trust-code": False}
-    | {"--stop-after": None, "--seeds": None},
+    | {"--stop-after": None, "--auto-stop": None, "--seeds": None}
+    | {"--auto": False, "--total-steps": None, "--sequential-steps": None, "--seconds": None},
     "compare": COMMON | SYSTEM
     | {"--methods": "nres,pes,tes,fulles", "--seeds": 3, "--budget-steps": None}
     | {"--budget-seconds": None, "--level": None, "--out": None, "--quiet": False},
     "resume": PLACED | PRINTED
     | {"--updates": None, "--fresh-episodes": False, "--trust-code": False}
-    | {"--stop-after": None},
+    | {"--stop-after": None, "--auto-stop": None},
 }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def test_settings_are_kept_in_one_form():
 def test_settings_of_earlier_versions_open():
     recorded = runs.resolve("lorenz", "nres").to_json()
     later = ("budget_seconds", "devices", "ray", "actors", "allow_stale", "keep_every")
-    for name in (*later, "start_seed", "start_from", "warmup", "clip", "stop_after"):
+    for name in (*later, "start_seed", "start_from", "warmup", "clip", "stop_after", "auto_stop"):
         del recorded[name]
         settings = Settings.from_json(recorded)
         assert getattr(settings, name) == default_of(name)

@@ -14,7 +14,7 @@ import pytest
 
 import nres
 from helpers import THETA, Wave, as_users_run, raises_naming, state_at_step_0
-from nres.estimators import base
+from nres.estimators import computing
 from nres.updates import Chunks
 from numpy_pool import NumpyPool
 
@@ -287,7 +287,7 @@ def test_large_arrays_are_arguments_not_constants():
     estimator = nres.NRES(Table(jnp.arange(50_000.0)), workers=3, window=3, sigma=0.1)
     theta = jnp.ones(1)
     state = state_at_step_0(estimator, theta, KEY)
-    lowered = eqx.filter_jit(base.compute_estimate).lower(estimator, theta, state)
+    lowered = eqx.filter_jit(computing.compute_estimate).lower(estimator, theta, state)
     text = lowered.lowered.as_text()
     assert "tensor<50000xf32>" in text  # an argument
     assert len(text) < 200_000  # and not written out

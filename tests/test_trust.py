@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import as_users_run, invoke, raises_naming
+from helpers import as_users_run, invoke, raises_naming, slow
 from nres import report, runs
 from nres.cli.console import plain
 from nres.files import save_figure
@@ -341,7 +341,7 @@ def test_a_local_ray_cluster_is_closed_to_other_machines():
     assert all(address.partition(":")[0].endswith("0100007F") for address in opened), opened
 
 
-@pytest.mark.parametrize("target", ["theirs.npz", "run"])
+@pytest.mark.parametrize("target", ["theirs.npz", slow("run")])
 def test_a_start_that_is_a_link_is_not_followed(target, run, tmp_path):
     """A run that is repeated takes its initial parameters from its own folder only."""
     short = ["--sigma", 0.1, "--lr", 0.01, "--updates", 2, "--set", "horizon=30", "--quiet"]

@@ -7,7 +7,7 @@ import pytest
 
 import nres
 from helpers import THETA, Faller, Wave, quadratic, quadratic_theta, raises_naming, slow
-from nres.estimators.base import blank_state
+from nres.estimators.computing import blank_state
 from nres.variance import measured, statistics
 from numpy_pool import NumpyPool
 from reference import theorem

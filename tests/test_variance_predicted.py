@@ -149,8 +149,7 @@ class Nested(nres.System):
 @pytest.mark.parametrize(
     "dtype",
     [
-        *map(slow, (jnp.float16, jnp.float32)),
-        jnp.bfloat16,
+        *map(slow, (jnp.float16, jnp.float32, jnp.bfloat16)),
     ],
 )
 def test_all_precisions_and_several_leaves(dtype):

@@ -102,6 +102,15 @@ def swimmer(panel: Axes, names: Names) -> None:
     panel.set(xlabel="update", ylabel="return per episode")
 
 
+def diagnose(panel: Axes, names: Names) -> None:
+    """Draw the linear share on Lorenz against sigma."""
+    rows = [(sigma, r.linear_share) for name, sigma, r in names["found"] if name == "Lorenz"]
+    sigmas, shares = zip(*rows, strict=True)
+    panel.plot(sigmas, np.maximum(shares, 1e-4), ".-", color=AFTER)
+    panel.axhline(0.02, color=TRUTH, ls=":", label="too rough below")
+    panel.set(xscale="log", yscale="log", xlabel="σ", ylabel="linear share")
+
+
 DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
     drawing.__name__: drawing
     for drawing in (
@@ -109,6 +118,7 @@ DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
         batch_pool,
         meta_train,
         swimmer,
+        diagnose,
     )
 }
 

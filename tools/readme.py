@@ -8,6 +8,7 @@ import math
 import re
 import sys
 
+import diagnostics_page
 import headlines
 import reproduction_page
 import scaling_page
@@ -356,6 +357,7 @@ PARTS = (
     *scaling_page.PARTS,
     *reproduction_page.PARTS,
     *settings_page.PARTS,
+    *diagnostics_page.PARTS,
     variance_periods,
     variance_picture,
     landscape_picture,

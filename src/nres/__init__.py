@@ -9,6 +9,8 @@ from nres import placement as placement
 from nres import policies as policies
 from nres import pools as pools
 from nres.caching import cache_compilations as cache_compilations
+from nres.diagnosis import Diagnosis as Diagnosis
+from nres.diagnosis import diagnose as diagnose
 from nres.estimators import BPTT as BPTT
 from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES
@@ -30,6 +32,7 @@ from nres.evaluation import Evaluation as Evaluation
 from nres.evaluation import evaluate as evaluate
 from nres.history import History as History
 from nres.history import NonFiniteWarning as NonFiniteWarning
+from nres.monitor import NoSignalWarning as NoSignalWarning
 from nres.noise import AdaptiveSigma as AdaptiveSigma
 from nres.noise import Gaussian as Gaussian
 from nres.noise import Noise as Noise
@@ -46,6 +49,10 @@ from nres.schedule import Piecewise as Piecewise
 from nres.seeds import SeedsHistory as SeedsHistory
 from nres.system import System as System
 from nres.training import train as train
+from nres.tuning import Probe as Probe
+from nres.tuning import Trial as Trial
+from nres.tuning import Tuned as Tuned
+from nres.tuning import tune as tune
 from nres.weights import load as load
 from nres.weights import save as save
 

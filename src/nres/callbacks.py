@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from nres import multihost, weights
+from nres import diagnostics, multihost, weights
 from nres.checks import whole_number
+from nres.estimators.base import Estimator
+from nres.monitor import Monitor
 from nres.progress import Progress
 
 
@@ -108,6 +110,67 @@ class EarlyStopping:
             self._best.take(value)
 
 
+class SignalStopping:
+    """Stop training when it has converged or diverged, by its diagnostics.
+
+    A run has converged if the signal in its gradients is no longer distinguishable from zero over a
+    stretch of 20 batches, was distinguishable over such a stretch before, and the training loss
+    does not fall. A batch has as many updates as two episodes have windows, and at least 25. A run
+    has diverged if its training loss is far above that of its first batch for a whole stretch.
+
+    Runs are judged at evaluations only, so that the update at which they stop does not depend on
+    the speed of the machine: training must have an `eval_fn`. Every run that starts at update 0 is
+    watched anew. Methods without pairs, or with one worker, never count as converged.
+
+    Args:
+        estimator: The estimator of the run.
+
+    Example:
+        ```python
+        stopping = nres.callbacks.SignalStopping(estimator)
+        nres.train(estimator, ..., eval_fn=test_loss, callback=stopping)
+        print(stopping.reason)
+        ```
+    """
+
+    def __init__(self, estimator: Estimator):
+        self._monitor = Monitor(estimator.windows)
+        self.reason: str | None = None
+        """The reason to stop: `"converged"`, `"diverged"`, or `None` if there is none yet."""
+
+    def __call__(self, progress: Progress) -> bool:
+        """Take in the latest updates, and return true if training should stop."""
+        if progress.state.update == 0:
+            self._monitor.reset()
+            self.reason = None
+        self._monitor.add(progress.rows)
+        if progress.evals is not None and self.reason is None:
+            if self._monitor.converged:
+                self.reason = "converged"
+            elif self._monitor.diverged:
+                self.reason = "diverged"
+        return self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        """True if the run has converged or diverged, so that training should stop."""
+        return self.reason is not None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Everything that later decisions depend on, for JSON."""
+        return {"reason": self.reason, "monitor": self._monitor.state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over the `state` from before an interruption, when a run is resumed.
+
+        Args:
+            state: The state of the callback after the last update before the interruption.
+        """
+        self.reason = state["reason"]
+        self._monitor.restore(state["monitor"])
+
+
 class SaveBest:
     """Save the parameters with the best evaluation, for `nres.load`.
 
@@ -142,7 +205,8 @@ class SaveBest:
 class Tracker(abc.ABC):
     """Base class of callbacks that send metrics to an experiment tracker.
 
-    At each call it sends the mean `loss` and `grad_norm` of the updates since the last call, the
+    At each call it sends the mean `loss` and `grad_norm` of the updates since the last call, their
+    diagnostics (`snr`, `linear_share`, `even_spread`, `odd_spread`, `phase_rms_1` and so on), the
     sum of `nonfinite` and of the placement's counts, the number of steps and seconds so far, and
     evaluations as `eval/NAME`. A subclass implements `log`. Of several processes, only the first
     one sends.
@@ -178,12 +242,13 @@ class Tracker(abc.ABC):
             "seconds": state.seconds,
         }
         for name, column in progress.rows.items():
-            if name in ("update", *metrics):
+            if name in ("update", *metrics) or diagnostics.is_diagnostic(name):
                 continue
             finite = column[np.isfinite(column)]
             if finite.size:
                 summary = np.mean if name in ("loss", "grad_norm") else np.sum
                 metrics[name] = float(summary(finite))
+        metrics |= diagnostics.summarised(progress.rows)
         metrics |= {f"eval/{name}": value for name, value in (progress.evals or {}).items()}
         self.log({n: value for n, value in metrics.items() if math.isfinite(value)}, state.update)
 

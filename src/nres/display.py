@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from nres import diagnostics
 from nres.progress import Progress as TrainProgress
 
 # Seconds between two refreshes. The training thread draws: another thread would compete with it.
@@ -28,6 +29,8 @@ PHASES = {
 
 class Display:
     """Live display of the updates, their rate, the training loss and the remaining time.
+
+    With pairs, it also shows the signal-to-noise ratio of the latest updates.
 
     It is a context manager. Pass it to `nres.train` or `nres.runs.execute` as `progress`;
     `progress=True` makes one. A terminal shows a bar, a notebook shows one line that changes, and
@@ -94,15 +97,18 @@ class Display:
         speed = f"{_rate(rate)}/s" if rate > 0 else ""
         steps_rate = (state.steps.total - steps) / passed
         speeds = f"{_rate(rate)} updates/s, {steps_rate:.1e} steps/s" if rate > 0 else ""
-        losses = brief = last = ""
+        losses = brief = last = signal = ""
         if len(loss):
+            snr = diagnostics.summarised(progress.rows).get("snr")
+            signal = "" if snr is None else f"snr {snr:.2g}"
             losses = f"training loss {loss[-1]:.4g}, best {self.best:.4g}"
             brief = f"loss {loss[-1]:.3g}, best {self.best:.3g}"
             last = f"loss {loss[-1]:.3g}"
         self.drawn, self.mark = now, (now, state.update, state.steps.total)
         # From the most to the least detailed: a terminal shows the first that fits.
         variants = [
-            (count, speeds, losses, left),
+            (count, speeds, losses, signal, left),
+            (count, speed, brief, signal, left),
             (count, speed, brief, left),
             (count, brief, left),
             (count, last, left),

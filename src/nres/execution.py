@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.noise import Noise, for_workers
+from nres.noise import Noise
+from nres.noise.law import for_workers
 from nres.pools.base import Pool
 from nres.system import parameter_count
 from nres.workers import Carry, Contributions, Response, Workers, summed
@@ -192,6 +193,7 @@ def run_window(
             put(total.norm, part.norm, start),
             put(total.loss, part.loss, start),
             put(total.steps, part.steps, start, axis=1),
+            put(total.odd, part.odd, start),
             jax.tree.map(jnp.add, total.slope, part.slope),
         )
         return carry, total
@@ -202,6 +204,7 @@ def run_window(
         jnp.zeros(count, part.norm.dtype),
         jnp.zeros(count, part.loss.dtype),
         jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
+        jax.tree.map(lambda x: jnp.zeros(count, x.dtype), part.odd),
         jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), part.slope),
     )
     whole, rest = divmod(count, block)

@@ -1,18 +1,14 @@
 """`History`: the record of a run, update by update."""
 
 import dataclasses
+import functools
 import html
-import math
-import time
-import warnings
 from typing import Any
 
 import numpy as np
 
-from nres.errors import users_level
-from nres.estimators.base import Estimator
-from nres.estimators.nonfinite import NonFiniteError, nonfinite_message
-from nres.system import Theta
+from nres import diagnostics
+from nres.checks import whole_number
 from nres.workers import Steps
 
 COLUMNS = (
@@ -32,9 +28,6 @@ AXES = {
     "total_steps": "total unroll steps",
     "seconds": "seconds of training",
 }
-
-# Training stops only after at least this many consecutive updates without a finite contribution.
-LEAST_PATIENCE = 20
 
 
 def needs_log(values: Any) -> bool:
@@ -76,6 +69,9 @@ class History:
     """The number of workers left out because their contribution was not finite."""
     placement: dict[str, np.ndarray]
     """The counts that the estimator's placement reports, by the names in `Placement.reports`."""
+    diagnostics: dict[str, np.ndarray]
+    """The numbers behind `snr`, `linear_share`, `even_spread`, `odd_spread` and `phase_rms`, by the
+    names of the fields of `nres.estimators.Info`."""
     eval_update: np.ndarray
     """The number of updates made before each call of `eval_fn`; 0 is before the first update."""
     eval_seconds: np.ndarray
@@ -91,6 +87,63 @@ class History:
     """Seconds spent on compilation and on unlocking the workers."""
     eval_time: float
     """Seconds spent in `eval_fn`."""
+
+    def snr(self, over: int = 100) -> np.ndarray:
+        r"""Return the signal-to-noise ratio $S / (\lVert \hat g \rVert^2 - S)$ of the updates.
+
+        S is an unbiased estimate of the squared norm of the gradient. Each number is a ratio of
+        means over the last `over` updates, or over fewer at the beginning. It is NaN for methods
+        without pairs, with a single worker, and where the noise is not positive by chance.
+
+        Args:
+            over: The number of updates to average over. A single update says little.
+        """
+        return self._moving(over).snr
+
+    def linear_share(self, over: int = 100) -> np.ndarray:
+        r"""Return the share of the response to the noise that is linear: $(d + 2)\, S / P$.
+
+        P is the mean squared norm of a worker's contribution. The share is 1 if losses are linear
+        in the noise with the same gradient in all windows. Curvature of odd order, roughness and
+        differences between windows reduce it.
+
+        Args:
+            over: The number of updates to average over.
+        """
+        return self._moving(over).linear_share
+
+    def even_spread(self, over: int = 100) -> np.ndarray:
+        """Return the standard deviation over workers of the mean loss of their pairs.
+
+        Args:
+            over: The number of updates to average over.
+        """
+        return self._moving(over).spread("even")
+
+    def odd_spread(self, over: int = 100) -> np.ndarray:
+        """Return the root mean square over workers of half the difference of their pairs' losses.
+
+        Args:
+            over: The number of updates to average over.
+        """
+        return self._moving(over).spread("odd")
+
+    def phase_rms(self, over: int = 100) -> np.ndarray:
+        """Return the root mean square of the contributions by part of the episode.
+
+        Args:
+            over: The number of updates to average over.
+
+        Returns:
+            An array with the axes `(updates, parts)`, for at most eight equal parts.
+        """
+        sums, parts = self._moving(over), diagnostics.parts_of(self.diagnostics)
+        return np.stack([sums.phase_rms(i + 1) for i in range(parts)], axis=1)
+
+    def _moving(self, over: int) -> diagnostics.Sums:
+        over = whole_number("over", over)
+        rows = self.diagnostics | {"grad_norm": self.grad_norm}
+        return diagnostics.Sums(rows, functools.partial(diagnostics.moving_sum, over=over))
 
     def summary(self) -> str:
         """Summarise the run in one line: first and last losses, steps, and seconds."""
@@ -150,6 +203,7 @@ class History:
         except ImportError as error:
             raise ImportError("to_dataframe needs pandas: pip install 'nres[pandas]'.") from error
         columns = {name: getattr(self, name) for name in COLUMNS} | self.placement
+        columns |= self.diagnostics
         updates = pandas.DataFrame(columns).set_index("update")
         evaluations = {f"eval/{name}": values for name, values in self.evals.items()}
         return updates.join(
@@ -196,140 +250,3 @@ def html_table(caption: str, changes: list[tuple[str, str, str]]) -> str:
         for name, first, last in changes
     )
     return f"<p>{caption}</p><table><tr><th></th><th>first</th><th>last</th></tr>{rows}</table>"
-
-
-class Log:
-    """Collector that turns reports of updates into a `History`.
-
-    Args:
-        estimator: The estimator.
-        unlock_steps: The steps that brought the workers to their starting points.
-        update: The number of updates made before.
-        steps: The number of steps before the next update.
-        seconds: The seconds of updates made before.
-        seed: The number of the seed for messages, if there are several.
-    """
-
-    def __init__(
-        self,
-        estimator: Estimator,
-        unlock_steps: Steps,
-        update: int,
-        steps: Steps,
-        seconds: float,
-        seed: int | None = None,
-    ):
-        self.prefix = "" if seed is None else f"seed {seed}: "
-        self.bound = estimator.most_steps
-        self.policy = estimator.nonfinite
-        self.unlock_steps = unlock_steps
-        self.update, self.steps, self.seconds = update, steps, seconds
-        self.began = seconds
-        self.workers = estimator.workers
-        self.reports = estimator.placement.reports
-        # After two episodes every worker has begun a new one, so no old state can be the cause.
-        self.patience = max(LEAST_PATIENCE, 2 * estimator.windows)
-        self.hopeless = 0
-        self.diverged = False
-        self.setup_time = self.eval_time = 0.0
-        self.parts: list[dict[str, np.ndarray]] = []
-        self.eval_rows: list[tuple[int, float, dict[str, float]]] = []
-        self.warned = False
-
-    def position(self) -> tuple[int, Steps, float]:
-        return self.update, self.steps, self.seconds
-
-    def add(self, rows: dict[str, np.ndarray], elapsed: float) -> dict[str, np.ndarray]:
-        """Add the report of some updates from `nres.updates`, and return their columns."""
-        nonfinite, norm = rows["nonfinite"], rows["grad_norm"]
-        self._report_nonfinite(nonfinite, rows["first_nonfinite"], rows["first_nonfinite_start"])
-        self._count_hopeless(nonfinite, rows["loss"])
-        number = np.arange(1, len(norm) + 1)
-        unused = (rows["unused_total"], rows["unused_sequential"])
-        total, sequential = (
-            before + np.cumsum(bound - part.astype(np.int64))
-            for before, bound, part in zip(self.steps, self.bound, unused, strict=True)
-        )
-        part = {
-            "update": self.update + number,
-            "total_steps": total,
-            "sequential_steps": sequential,
-            "seconds": self.seconds + elapsed * number / len(number),
-            "loss": rows["loss"],
-            "grad_norm": norm,
-            "nonfinite": nonfinite,
-        } | {name: rows[name] for name in self.reports}
-        self.parts.append(part)
-        self.update += len(number)
-        self.steps = Steps(int(total[-1]), int(sequential[-1]))
-        self.seconds += elapsed
-        return part
-
-    def nothing(self) -> dict[str, np.ndarray]:
-        """Return the columns of zero updates."""
-        return {name: np.zeros(0, np.int64) for name in (*COLUMNS, *self.reports)}
-
-    def _report_nonfinite(self, nonfinite, worker, start) -> None:
-        if not nonfinite.any() or self.warned:
-            return
-        row = int(np.argmax(nonfinite > 0))
-        update = self.update + row + 1
-        where = (int(nonfinite[row]), int(worker[row]), int(start[row]), update)
-        message = self.prefix + nonfinite_message(*where)
-        if self.policy == "raise":
-            raise NonFiniteError(message)
-        warnings.warn(
-            message + " They are left out; `history.nonfinite` counts them.",
-            NonFiniteWarning,
-            stacklevel=users_level(),
-        )
-        self.warned = True
-
-    def _count_hopeless(self, nonfinite: np.ndarray, loss: np.ndarray) -> None:
-        """Count the latest consecutive updates without a finite contribution."""
-        lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over the finite workers
-        # The lengths of all stretches; the first may have begun in an earlier call.
-        ends = np.flatnonzero(np.append(~lost, True))
-        lengths = np.diff(ends, prepend=-1) - 1
-        lengths[0] += self.hopeless
-        self.hopeless = int(lengths[-1])
-        if lengths.max() >= self.patience and not self.diverged:
-            self.diverged = True
-            warnings.warn(
-                f"{self.prefix}training stopped at update {self.update + len(lost)}: no worker "
-                f"gave a finite loss or gradient in {lengths.max()} consecutive updates. Smaller "
-                "steps (learning rate, sigma) or a bounded loss may help.",
-                NonFiniteWarning,
-                stacklevel=users_level(),
-            )
-
-    def evaluate(self, eval_fn, theta: Theta) -> dict[str, float]:
-        began = time.perf_counter()
-        result = eval_fn(theta)
-        values = result if isinstance(result, dict) else {"eval": result}
-        evals = {name: float(value) for name, value in values.items()}  # in the order given
-        self.eval_time += time.perf_counter() - began
-        self.eval_rows.append((self.update, self.seconds, evals))
-        return evals
-
-    def history(self) -> History:
-        parts = self.parts or [self.nothing()]
-        columns = {
-            name: np.concatenate([part[name] for part in parts])
-            for name in (*COLUMNS, *self.reports)
-        }
-        names = dict.fromkeys(name for row in self.eval_rows for name in row[2])
-        return History(
-            **{name: columns[name] for name in COLUMNS},
-            placement={name: columns[name] for name in self.reports},
-            eval_update=np.array([row[0] for row in self.eval_rows], np.int64),
-            eval_seconds=np.array([row[1] for row in self.eval_rows]),
-            evals={
-                name: np.array([row[2].get(name, math.nan) for row in self.eval_rows])
-                for name in names
-            },
-            unlock_steps=self.unlock_steps,
-            began=self.began,
-            setup_time=self.setup_time,
-            eval_time=self.eval_time,
-        )

@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 
 from nres import multihost
 from nres.estimators.base import Estimator
-from nres.history import Log
+from nres.log import Log
 from nres.progress import Callback, Progress, Reporter, TrainState
 from nres.results import SeedsResult, TrainResult
 from nres.seeds import SeedsLog

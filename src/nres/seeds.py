@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from nres.estimators.base import Estimator
-from nres.history import COLUMNS, History, Log, html_table
+from nres.history import COLUMNS, History, html_table
+from nres.log import Log
 from nres.system import Theta
 from nres.workers import Steps
 
@@ -49,6 +50,8 @@ class SeedsHistory:
     """The number of workers of each seed that were left out."""
     placement: dict[str, np.ndarray]
     """The counts that the estimator's placement reports, by name."""
+    diagnostics: dict[str, np.ndarray]
+    """The numbers behind `snr` and the other diagnostics of each seed's `History`, by name."""
     eval_update: np.ndarray
     """The number of updates made before each evaluation: one axis, because all seeds share it."""
     eval_seconds: np.ndarray
@@ -83,6 +86,10 @@ class SeedsHistory:
             placement={
                 name: along("update", [run.placement[name] for run in runs])
                 for name in longest.placement
+            },
+            diagnostics={
+                name: along("update", [run.diagnostics[name] for run in runs])
+                for name in longest.diagnostics
             },
             eval_update=longest.eval_update,
             eval_seconds=along("eval_update", [run.eval_seconds for run in runs]),
@@ -125,6 +132,7 @@ class SeedsHistory:
             update=self.update,
             **{name: reduced(getattr(self, name)) for name in COLUMNS[1:]},
             placement={name: reduced(column) for name, column in self.placement.items()},
+            diagnostics={name: reduced(column) for name, column in self.diagnostics.items()},
             eval_update=self.eval_update,
             eval_seconds=reduced(self.eval_seconds),
             evals={name: reduced(column) for name, column in self.evals.items()},

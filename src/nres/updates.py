@@ -12,10 +12,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nres import multihost
+from nres import diagnostics, multihost
 from nres.errors import first_line
-from nres.estimators.base import Estimator, compute_estimate, starting_points, steps_are_known
-from nres.estimators.values import Estimate, EstimatorState, Unlocking
+from nres.estimators.base import Estimator
+from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
+from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
@@ -33,7 +34,7 @@ BUNDLE_STEPS = 3200
 
 
 # The numbers that are recorded of every update, in two rows, because each row costs a write to
-# memory. The numbers that the estimator's placement reports follow the integers.
+# memory. Diagnostics follow the floats, and the numbers that the placement reports the integers.
 _FLOATS = ("loss", "grad_norm")
 _INTEGERS = (
     "nonfinite",
@@ -292,7 +293,7 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
         return jax.lax.fori_loop(0, bundle, body, loop)
 
     columns = len(_INTEGERS) + len(estimator.placement.reports)
-    floats = jnp.zeros((DISPATCH_UPDATES, len(_FLOATS)))
+    floats = jnp.zeros((DISPATCH_UPDATES, len(float_names(estimator))))
     integers = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
     return jax.lax.fori_loop(0, bundles, one_bundle, (position, floats, integers))
 
@@ -333,17 +334,24 @@ def _reported(estimate: Estimate) -> tuple:
 
 @eqx.filter_jit
 def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
-    """Return the recorded numbers of an update, in the order of `_FLOATS` and `_INTEGERS`."""
+    """Return the recorded numbers of an update, in the order of `named_rows`."""
     norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
-    floats = jnp.stack([loss.astype(float), norm.astype(float)])
+    numbers = (loss, norm, *(getattr(info, name) for name in diagnostics.PER_UPDATE))
+    floats = jnp.stack([x.astype(float) for x in numbers])
+    floats = jnp.concatenate([floats, info.phase_power.astype(float)])
     integers = [info.nonfinite, info.first_nonfinite, start, *unused]
     return floats, jnp.stack(integers if report is None else [*integers, *report])
+
+
+def float_names(estimator: Estimator) -> tuple[str, ...]:
+    """Return the names of the recorded floating-point numbers, in their order."""
+    return (*_FLOATS, *diagnostics.columns(min(PARTS, estimator.windows)))
 
 
 def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> Rows:
     """Return the recorded numbers of the first `count` updates, by name."""
     names = (*_INTEGERS, *estimator.placement.reports)
     floats, integers = (np.moveaxis(np.asarray(x)[:count], -1, 0) for x in (floats, integers))
-    columns = dict(zip(_FLOATS, floats, strict=True))
+    columns = dict(zip(float_names(estimator), floats, strict=True))
     return columns | dict(zip(names, integers, strict=True))

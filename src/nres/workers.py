@@ -122,6 +122,9 @@ class Response(eqx.Module):
     """The mean loss per step of each worker's unrolls, for reports."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    odd: Float[Array, " workers"] | None = None
+    """Half the difference of the losses per step of each worker's pair, for diagnostics; `None` if
+    workers are not pairs."""
     slope: PyTree | None = None
     """The contribution of each worker to the slope of the smoothed loss by log sigma, if sigma
     adapts: a pytree like sigma with an axis of workers in front."""
@@ -138,6 +141,8 @@ class Contributions(eqx.Module):
     """The mean loss per step of each worker's unrolls."""
     steps: Int[Array, "members workers"]
     """The number of steps that each unroll took."""
+    odd: Float[Array, " workers"] | None = None
+    """Half the difference of the losses per step of each worker's pair; `None` without pairs."""
     slope: PyTree | None = None
     """The sum of `Response.slope` over the workers whose contribution is finite."""
 
@@ -164,6 +169,7 @@ def summed(response: Response) -> Contributions:
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 
+    grad = jax.tree.map(add, rows)
     keep = lambda s: where_worker(result.finite, s, jnp.zeros_like(s)).sum(axis=0)  # noqa: E731
     slope = jax.tree.map(keep, response.slope)
-    return Contributions(jax.tree.map(add, rows), norm, response.loss, response.steps, slope)
+    return Contributions(grad, norm, response.loss, response.steps, response.odd, slope)

@@ -97,6 +97,7 @@ _LATER: Mapping[str, tuple[Any, ...]] = {
     "warmup": (None,),
     "clip": (None,),
     "stop_after": (None,),
+    "auto_stop": (None, "off"),
     "phases": (None, "independent"),
     "regenerate_noise": (False,),
     "adapt_sigma": (False,),

@@ -98,7 +98,7 @@ def one(name: str, seconds: float, most: int, seed: int, scratch: Path) -> dict[
 def write(path: Path, seconds: float, seed: int, results: dict[str, dict[str, Any]]) -> None:
     """Write the results and the machine on which they were obtained."""
     from nres.files import write_json
-    from nres.runs.folder import device, versions
+    from nres.runs.machine import device, versions
 
     summary = {"seconds": seconds, "seed": seed, "attacks": results}
     write_json(path, summary | {"device": device(), "versions": versions()})

@@ -116,7 +116,6 @@ LISTS = [
     "nan",
     "40,10,10",
 ]
-SIGMAS = ["0.1", "0.1,0.1", "0", "nan", "-1", "x", ",", "", "1e-400", "1e400", "0.1,0.3"]
 IDS = ["lorenz-surface", "nonsense", "table", "", "[/x]", "LORENZ-ES", "../x"]
 WORKERS = [*NUMBERS, "100000000"]
 
@@ -128,6 +127,9 @@ COMMANDS = {
         [*SMALL, "--window", "10", "--updates", "2", "--workers", "4"],
         {
             "--method": METHODS,
+            "--auto": None,
+            "--total-steps": NUMBERS,
+            "--seconds": NUMBERS,
             "--workers": WORKERS,
             "--window": NUMBERS,
             "--sigma": NUMBERS + FLOATS,
@@ -212,13 +214,11 @@ COMMANDS = {
     ),
     "advise": (
         [SYSTEMS],
-        [*SMALL, "--samples", "16", "--total-steps", "1e5", "--sequential-steps", "1e3"],
+        [*SMALL, "--total-steps", "1e5", "--sequential-steps", "1e3"],
         {
             "--total-steps": NUMBERS,
             "--sequential-steps": NUMBERS,
-            "--sigmas": SIGMAS,
             "--run": RUNS,
-            "--samples": NUMBERS,
             "--seed": NUMBERS,
             "--out": PATHS,
             "--set": SETS,

@@ -12,7 +12,7 @@ import typer
 
 import nres
 from nres.caching import cache_compilations
-from nres.cli import compare, data, demo, export, inspect, render, report, train, variance
+from nres.cli import auto, compare, data, demo, export, inspect, render, report, train, variance
 from nres.cli.console import plain as plain
 from nres.cli.console import say as say_line
 from nres.cli.errors import TOLD as TOLD
@@ -87,7 +87,7 @@ COMMANDS = {
         "render": render.render,
         "export": export.export,
     },
-    "Choose a method": {"advise": variance.advise, "variance": variance.variance},
+    "Choose a method": {"advise": auto.advise, "variance": variance.variance},
 }
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():

@@ -19,6 +19,7 @@ from nres.data import DataError
 from nres.errors import first_line
 from nres.estimators import NonFiniteError
 from nres.history import NonFiniteWarning
+from nres.monitor import NoSignalWarning
 from nres.multihost import HostError, is_multihost
 from nres.pools import PoolError
 from nres.report.page import LeftOutWarning
@@ -41,7 +42,7 @@ TOLD = (
     MemoryError,
     OSError,
 )
-_WARNINGS = (NonFiniteWarning, DamagedMetricsWarning, LeftOutWarning)
+_WARNINGS = (NonFiniteWarning, NoSignalWarning, DamagedMetricsWarning, LeftOutWarning)
 # Parts of the messages of JAX about a missing device and about too little memory.
 _BACKEND = ("Unable to initialize backend", "Unknown backend", "No visible")
 _MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")

@@ -72,6 +72,11 @@ def show(run: RunFolder) -> None:
     if done:
         metadata["seconds"] = f"{metrics['seconds'][-1]:.1f}"
         metadata["unroll steps"] = f"{metrics['total_steps'][-1]:.3e}"
+    for name, label in (("snr", "signal-to-noise ratio"), ("linear_share", "linear share")):
+        known = metrics.get(name, np.zeros(0))
+        known = known[np.isfinite(known)]
+        if known.size:
+            metadata[label] = f"{known[0]:.2g} → {known[-1]:.2g}"
     for name, value in metadata.items():
         if value:
             table.add_row(name, plain(value))

@@ -22,7 +22,8 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
     state, history = result.state, result.history
     made = f"{state.update:,} of {run.settings.updates:,} updates"
     if not len(history.update):
-        say(made if outcome.stopped_early else f"{made}: the run was complete already.", console)
+        complete = state.update == run.settings.updates and not outcome.stopped_early
+        say(f"{made}: the run was complete already." if complete else made, console)
     else:
         seconds = float(history.seconds[-1]) - history.began
         rate = len(history.update) / seconds if seconds else 0.0
@@ -33,14 +34,21 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
             f"compilation and setup {history.setup_time:.1f} s",
             console,
         )
-    say(
-        f"unroll steps: {state.steps.total:.2e} in total, {state.steps.sequential:.2e} sequential",
-        console,
-    )
+    total, sequential = map(sum, zip(state.steps, run.tuning_steps, strict=True))
+    say(f"unroll steps: {total:.2e} in total, {sequential:.2e} sequential", console)
     for line in losses(run, state.update):
         say(line, console)
     say(f"Run: {run.path}", console)
-    if outcome.stopped_early:
+    if outcome.stopped_early and outcome.settled is not None:
+        why = {
+            "converged": "the signal in the gradients has sunk into noise",
+            "diverged": "the loss has risen far above its start",
+        }[outcome.settled]
+        say(
+            f"Stopped early: {why}. To go on: nres resume {run.path} --auto-stop off",
+            console,
+        )
+    elif outcome.stopped_early:
         say(
             f"Stopped early: no improvement in {run.settings.stop_after} evaluations. To go on, "
             f"give a larger number: nres resume {run.path} --stop-after ...",

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nres import multihost
 from nres.checkpoint import Checkpoints
+from nres.cli.auto import budget_options, check_auto, tuned_run
 from nres.cli.console import say
 from nres.cli.errors import end, explained
 from nres.cli.multihost import connect
@@ -50,7 +51,9 @@ from nres.system import Theta
 
 
 @explained
-@expand(given=setting_options("train"), hosts=connect, options=system_options)
+@expand(
+    given=setting_options("train"), hosts=connect, options=system_options, budget=budget_options
+)
 def train(
     context: typer.Context,
     system: OptionalSystem = None,
@@ -81,6 +84,16 @@ def train(
     trust_code: TrustCode = False,
     tensorboard: Tensorboard = False,
     hosts: dict[str, Any],
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Choose the settings that you do not give by short trials, for nres, pes, tes "
+            "and fulles.",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = False,
+    budget: dict[str, Any],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -94,8 +107,11 @@ def train(
 ) -> None:
     """Train the parameters of a system.
 
-    Defaults come from the preset of the system and the method, with the hyperparameters of the
-    paper, if there is one; `nres list` shows the presets.
+    Defaults come from the preset of the system and the method, if there is one; `nres list` shows
+    the presets. Most are the hyperparameters of the paper.
+
+    With --auto, short trials choose sigma, the learning rate, workers and window for a budget of
+    steps or seconds, and training follows. The trials count as steps of the run.
 
     With --seeds, the same command with the same --out resumes runs that were interrupted.
 
@@ -105,11 +121,16 @@ def train(
         raise SettingsError(
             "--seeds cannot be combined with --coordinator: start one run per seed, with --seed."
         )
+    check_auto(auto, budget, seeds, hosts["coordinator"])
     connect(**hosts)
     own = given_by_user(context, given | {"method": method.lower(), "system": system})
     merged = {"method": method} | _merged(config, own, system_options(**options), trust_code)
     if merged.get("start_from") is not None:
         merged["start_from"] = str(Path(merged["start_from"]).absolute())
+    if auto:
+        run, components = tuned_run(merged, budget_options(**budget), out, _built, quiet=quiet)
+        carry_out(run, components=components, tensorboard=tensorboard, quiet=quiet)
+        return
     settings = resolve(**merged)
     if seeds is not None:
         planned = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]
@@ -245,13 +266,14 @@ def resume(
     Example: nres resume runs/first
     """
     connect(**hosts)
-    updates, stop_after = given.pop("updates"), given.pop("stop_after")
+    updates = given.pop("updates")
+    stopping = {name: given.pop(name) for name in ("stop_after", "auto_stop")}
     if updates is not None:
         checked("updates", updates)
     opened = Run.open(run, trust_code=trust_code)
     settings = relocated(opened.settings, **given)
-    if stop_after is not None:
-        settings = dataclasses.replace(settings, stop_after=stop_after)
+    changed = {name: value for name, value in stopping.items() if value is not None}
+    settings = dataclasses.replace(settings, **changed)
     carry_out(
         opened,
         settings=settings,

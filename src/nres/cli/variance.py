@@ -1,10 +1,7 @@
-"""`nres variance` and `nres advise`: measure gradient estimates, and choose a method."""
+"""`nres variance`: measure gradient estimates."""
 
-import dataclasses
 import os
-import shlex
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,25 +17,19 @@ from nres.cli.console import compact_table, say
 from nres.cli.errors import explained
 from nres.cli.options import Quiet, Seed, System, expand, system_options, whole
 from nres.execution import choose
-from nres.figures import advice_figure, periods_figure
+from nres.figures import periods_figure
 from nres.files import write_json
 from nres.pools.jax import as_pool
 from nres.runs import Components, Run, Settings, SettingsError, build, new_path, resolve
-from nres.runs.folder import device, versions
+from nres.runs.machine import device, versions
 from nres.runs.names import full_name
-from nres.runs.registry import SYSTEMS
 from nres.runs.settings import EVERYDAY
 from nres.runs.trust import foreign_code, remember
 from nres.system import Theta
 from nres.variance import Row, sweep_along
-from nres.variance import advise as advise_on
-from nres.variance.advice import SIGMAS
-from nres.workers import Steps
 
 # The number of samples for compiled systems, and for simulators, which are slower.
 SAMPLES, HOST_SAMPLES = 4096, 256
-
-ADVICE_SAMPLES = 1024
 MEASUREMENT = "Measurement"
 
 
@@ -53,7 +44,7 @@ def _samples(default: int) -> Any:
     )
 
 
-def _run(help: str) -> Any:
+def run_option(help: str) -> Any:
     """Return the option for a run whose parameters are measured at."""
     return typer.Option(
         help=help,
@@ -63,7 +54,7 @@ def _run(help: str) -> Any:
     )
 
 
-def _out(help: str, default: str) -> Any:
+def folder_option(help: str, default: str) -> Any:
     """Return the option for the folder to write to."""
     return typer.Option(help=help, metavar="FOLDER", rich_help_panel=EVERYDAY, show_default=default)
 
@@ -75,12 +66,12 @@ def variance(
     *,
     checkpoints: Annotated[
         Path | None,
-        _run("Measure at the checkpoints of this run that `nres train --keep-every` kept."),
+        run_option("Measure at the checkpoints of this run that `nres train --keep-every` kept."),
     ] = None,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        _out(
+        folder_option(
             "Write the numbers and the figure to this folder.",
             "the run's folder, or runs/SYSTEM-variance-TIME",
         ),
@@ -125,16 +116,16 @@ def variance(
     """
     console = Console()
     given = system_options(**options)
-    run, components, settings = _measured(system, checkpoints, seed, given, sigma, window)
+    run, components, settings = measured(system, checkpoints, seed, given, sigma, window)
     pool = as_pool(components.system)
     w = window or settings.window or max(1, pool.horizon // 10)
     chosen = _integers("--periods", periods) if periods else _quadrupling(w, pool.horizon)
     scale = sigma if sigma is not None else _first(settings.sigma)
     trajectory: dict[int, Theta] = {0: components.theta} if run is None else run.trajectory()
-    folder = _writable(out or (new_path(system, "variance") if run is None else run.path))
+    folder = writable(out or (new_path(system, "variance") if run is None else run.path))
     many = samples or choose(pool, SAMPLES, HOST_SAMPLES)
     found: dict[int, list[dict[str, Any]]] = {}
-    with _measuring(system, folder, out is None), _bar(console, "variance", quiet) as bar:
+    with measuring(system, folder, out is None), _bar(console, "variance", quiet) as bar:
         rows = sweep_along(
             pool,
             trajectory,
@@ -166,111 +157,7 @@ def variance(
         say(f"Figure: {folder / 'variance.png'}", console)
 
 
-@explained
-@expand(options=system_options)
-def advise(
-    system: System,
-    *,
-    total_steps: Annotated[
-        float,
-        typer.Option(
-            help="Plan for this many unroll steps in total.",
-            metavar="STEPS",
-            rich_help_panel=EVERYDAY,
-            show_default="1e8",
-        ),
-    ] = 1e8,
-    sequential_steps: Annotated[
-        float,
-        typer.Option(
-            help="Plan for this many sequential unroll steps.",
-            metavar="STEPS",
-            rich_help_panel=EVERYDAY,
-            show_default="1e5",
-        ),
-    ] = 1e5,
-    run: Annotated[
-        Path | None,
-        _run("Measure at the newest parameters of this run."),
-    ] = None,
-    seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        _out("Write the numbers and the figure to this folder.", "runs/SYSTEM-advice-TIME"),
-    ] = None,
-    quiet: Quiet = False,
-    sigmas: Annotated[
-        str | None,
-        typer.Option(
-            help="Try these noise scales, separated by commas.",
-            metavar="SIGMA,...",
-            rich_help_panel=MEASUREMENT,
-            show_default=", ".join(f"{sigma:g}" for sigma in SIGMAS),
-        ),
-    ] = None,
-    samples: Annotated[int | None, _samples(ADVICE_SAMPLES)] = None,
-    options: dict[str, Any],
-) -> None:
-    """Recommend a method, window, number of workers and sigma for a budget.
-
-    The recommendation comes from a short series of measurements on the system.
-
-    Example: nres advise lorenz --total-steps 1e8 --sequential-steps 2.4e5
-    """
-    console = Console()
-    given = system_options(**options)
-    # An estimator needs a sigma and a window; here any will do.
-    opened, components, settings = _measured(system, run, seed, given, 1.0, 1)
-    pool = as_pool(components.system)
-    theta = components.theta if opened is None else opened.theta()
-    many = samples or choose(pool, ADVICE_SAMPLES, HOST_SAMPLES)
-    for option, value in ("--total-steps", total_steps), ("--sequential-steps", sequential_steps):
-        if not 1 <= value < 1e18:
-            raise SettingsError(f"{option} must be a number from 1 to 1e18, got {value:g}.")
-    budget = Steps(int(total_steps), int(sequential_steps))
-    extra = {} if sigmas is None else {"sigmas": _floats("--sigmas", sigmas)}
-    folder = _writable(out or new_path(system, "advice"))
-    with _measuring(system, folder, out is None), _bar(console, "measuring", quiet) as bar:
-        key = jax.random.key(seed)
-        advice = advise_on(pool, theta, key, budget=budget, samples=many, callback=bar, **extra)
-    advice_figure(advice, budget.sequential, pool.horizon, folder / "advice.png")
-    recommended = {
-        "method": advice.method.lower(),
-        "window": advice.window,
-        "workers": advice.workers,
-        "sigma": advice.sigma,
-        "updates": advice.updates,
-    }
-    write_json(
-        folder / "advice.json",
-        {
-            "command": ["nres", *sys.argv[1:]],
-            "system": settings.system,
-            "options": settings.options,
-            "budget": budget._asdict(),
-            "recommended": recommended,
-            "reasons": advice.reasons,
-            "gains": [{"sigma": s} | dataclasses.asdict(g) for s, g in advice.gains.items()],
-            "samples": many,
-            "device": device(),
-            "versions": versions(),
-            "rows": advice.table.to_json(),
-        },
-    )
-    if quiet:
-        return
-    chosen = [f"--{k} {v}" for k, v in recommended.items() if (k, v) != ("window", pool.horizon)]
-    usual = SYSTEMS[system].options if system in SYSTEMS else {}
-    own = {k: v for k, v in settings.options.items() if usual.get(k) != v}
-    chosen += [shlex.quote(f"--set={k}={v}") for k, v in own.items()]
-    say(f"nres train {system} {' '.join(chosen)} --lr ...", console)
-    for reason in advice.reasons:
-        lines = textwrap.wrap(reason, console.width, initial_indent="- ", subsequent_indent="  ")
-        say("\n".join(lines), console)
-    say(f"Figure: {folder / 'advice.png'}", console)
-
-
-def _measured(
+def measured(
     system: str,
     run: Path | None,
     seed: int,
@@ -306,7 +193,7 @@ def _measured(
     return None, build(settings), settings
 
 
-def _writable(folder: Path) -> Path:
+def writable(folder: Path) -> Path:
     """Create a folder if need be, so that a mistake shows before the measurement."""
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
@@ -315,7 +202,7 @@ def _writable(folder: Path) -> Path:
 
 
 @contextmanager
-def _measuring(system: str, folder: Path, created: bool) -> Iterator[None]:
+def measuring(system: str, folder: Path, created: bool) -> Iterator[None]:
     """Explain what a measurement refuses; if it fails, remove the folder that nres created."""
     try:
         yield
@@ -352,15 +239,6 @@ def _integers(option: str, text: str) -> list[int]:
     if min(values) < 1:
         raise SettingsError(f"{option} must be at least 1, got {min(values)}.")
     return values
-
-
-def _floats(option: str, text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingsError(
-            f"{option} takes numbers, for example 0.01,0.1; got {text!r}."
-        ) from None
 
 
 @contextmanager

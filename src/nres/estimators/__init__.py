@@ -16,6 +16,7 @@ from nres.estimators.nonfinite import NonFiniteError as NonFiniteError
 from nres.estimators.rtrl import RTRL as RTRL
 from nres.estimators.values import Estimate as Estimate
 from nres.estimators.values import EstimatorState as EstimatorState
+from nres.estimators.values import Info as Info
 from nres.workers import Carry as Carry
 from nres.workers import Response as Response
 from nres.workers import Steps as Steps

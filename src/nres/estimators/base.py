@@ -10,37 +10,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
-from nres.estimators.averaging import average
+from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.signature import check_signature, signature_of
-from nres.estimators.values import Estimate, EstimatorState, Unlocking
-from nres.execution import compiled, needed_lengths, repeat, state_shapes
+from nres.estimators.values import Estimate, EstimatorState
+from nres.execution import state_shapes
 from nres.noise import Adaptation
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of
-from nres.workers import (
-    Carry,
-    Contributions,
-    Response,
-    Steps,
-    Workers,
-    groups_of,
-    place_independently,
-    spread_evenly,
-    worker_keys,
-)
+from nres.workers import Carry, Contributions, Response, Steps, Workers
 
 # The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000
 # The default placement.
 LOCAL = Local()
-# The kinds of starting points; the first is the default.
-EVEN, INDEPENDENT = "even", "independent"
 
 
 class Estimator(eqx.Module):
@@ -156,6 +143,20 @@ class Estimator(eqx.Module):
         """Return the number of workers whose noises are drawn jointly."""
         return 1
 
+    def noise_numbers(self, workers: Workers) -> Int[Array, " workers"] | None:
+        """Return the index of the noise that alone determines each worker's contribution.
+
+        It is `None` if several noises do, or none.
+        """
+        return None
+
+    def linear_gain(self, theta: Theta) -> int | None:
+        r"""Return $E\lVert g_i \rVert^2 / \lVert g \rVert^2$ of a loss that is linear in the noise.
+
+        It is `None` if this ratio depends on the loss.
+        """
+        return None
+
     @property
     def vectorisable(self) -> bool:
         """True if JAX can run several seeds in one program."""
@@ -239,7 +240,7 @@ class Estimator(eqx.Module):
 
     def _unlocked(self, theta: PyTree, key: Any, update: int) -> tuple[EstimatorState, Any, Any]:
         theta = self.check(theta)
-        return _unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
+        return unlock(self, theta, as_key(key), jnp.asarray(update, jnp.int32))
 
     def check(self, theta: PyTree, seeds: int = 1) -> Theta:
         """Return `theta` as arrays; raise an error if it does not fit the pool or the memory.
@@ -282,117 +283,7 @@ class Estimator(eqx.Module):
         Returns:
             The gradient, the loss, the next state, step counts and diagnostics.
         """
-        estimate = _compute(self, as_theta(theta), state)
+        estimate = compiled_estimate(self, as_theta(theta), state)
         if self.nonfinite == "raise":
             estimate = raise_if_nonfinite(estimate)
         return estimate
-
-
-def blank_state(estimator: Estimator, theta: Theta, key: Key[Array, ""]) -> EstimatorState:
-    """Return the state in which every worker is at step 0 of its first episode."""
-    count = estimator.workers
-    zeros, zero = jnp.zeros(count, jnp.int32), jnp.zeros((), jnp.int32)
-    groups = groups_of(key, count, estimator.group_size(theta))
-    workers = Workers(worker_keys(key, count), zeros, zeros, groups)
-    adaptation = estimator.begin_adaptation()
-    present = estimator.adapted(adaptation).at(zero)
-    carry = estimator.placement.begin(present, theta, workers)
-    return EstimatorState(workers, carry, zero, signature_of(estimator, theta), adaptation)
-
-
-def gather_state(estimator: Estimator, theta: Theta, state: EstimatorState) -> EstimatorState:
-    """Return the state as plain arrays, as on a single device, to be saved."""
-    present = estimator.adapted(state.adaptation).at(state.update)
-    carry = estimator.placement.gather(present, theta, state.workers, state.carry)
-    return dataclasses.replace(state, carry=carry)
-
-
-@compiled
-def starting_points(
-    estimator: Estimator, theta: Theta, key: Key[Array, ""]
-) -> tuple[EstimatorState, Int[Array, " workers"]]:
-    """Return every worker at step 0, and the number of windows to its starting point."""
-    state = blank_state(estimator, theta, key)
-    if estimator.phases == EVEN:
-        offset = spread_evenly(key, estimator.workers, estimator.windows)
-    else:
-        offset = place_independently(state.workers.key, estimator.windows)
-    return state, estimator.placement.everywhere(offset)
-
-
-def steps_are_known(estimator: Estimator, state: EstimatorState) -> bool:
-    """Return true if every worker takes exactly W steps in every window."""
-    divides = estimator.horizon % estimator.window == 0
-    return divides and estimator.pool.never_ends(state.carry)
-
-
-@compiled
-def _unlock(
-    estimator: Estimator, theta: Theta, key: Key[Array, ""], update: Int[Array, ""]
-) -> tuple[EstimatorState, Int[Array, " workers"], Int[Array, ""]]:
-    state, offset = starting_points(estimator, theta, key)
-    state = eqx.tree_at(lambda s: s.update, state, update)
-    rounds = offset.max()
-
-    def one_round(i, loop):
-        state, total, sequential = loop
-        # Workers start late and arrive together, so waiting workers are all at step 0. Whatever a
-        # pool does with them meanwhile is undone when their episode begins.
-        unlocking = Unlocking(jnp.ones((), bool), i >= rounds - offset)
-        estimate = compute_estimate(estimator, theta, state, unlocking)
-        spent = estimate.spent
-        longest = spent.bound.sequential - spent.unused[1]
-        return estimate.state, total + estimate.info.steps, sequential + longest
-
-    loop = (state, jnp.zeros_like(offset), jnp.zeros((), jnp.int32))
-    state, total, sequential = repeat(estimator, rounds, one_round, loop)
-    return state, estimator.placement.everywhere(total), sequential
-
-
-def compute_estimate(
-    estimator: Estimator, theta: Theta, state: EstimatorState, unlocking: Unlocking | None = None
-) -> Estimate:
-    """Compute an estimate without compiling it and without the policy for non-finite values.
-
-    With `unlocking`, this may be a round in which only some workers take part and which does not
-    count as an update.
-    """
-    check_signature(estimator, theta, state.signature)
-    # A window never crosses the end of an episode.
-    length = jnp.minimum(estimator.window, estimator.horizon - state.workers.start)
-    made = jnp.int32(1)
-    if unlocking is not None:
-        length = jnp.where(unlocking.moving, length, 0)
-        made = jnp.where(unlocking.on, 0, made)
-    outcome = estimator.placement.run(
-        estimator.adapted(state.adaptation),
-        theta,
-        state.update,
-        state.workers,
-        state.carry,
-        needed_lengths(estimator, length),
-    )
-    contributions = outcome.contributions
-    if unlocking is not None and unlocking.counts:
-        steps = jnp.where(unlocking.moving, contributions.steps, 0)
-        contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
-    grad, loss, spent, info = average(
-        contributions, outcome.absent, state.workers.start, estimator.most_steps, theta
-    )
-    if outcome.absent is not None:
-        length = jnp.where(outcome.absent, 0, length)
-    adaptation = estimator.adapt(state.adaptation, state.workers.start, contributions)
-    if unlocking is not None:
-        keep = lambda old, new: jnp.where(unlocking.on, old, new)  # noqa: E731
-        adaptation = jax.tree.map(keep, state.adaptation, adaptation)
-    state = EstimatorState(
-        state.workers.advance(length, estimator.horizon),
-        outcome.carry,
-        state.update + made,
-        state.signature,
-        adaptation,
-    )
-    return Estimate(grad, loss, state, spent, info, outcome.report)
-
-
-_compute = compiled(compute_estimate)

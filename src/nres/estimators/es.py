@@ -5,7 +5,8 @@ from typing import ClassVar
 from jaxtyping import Array, Int
 
 from nres.checks import as_period, check_period
-from nres.estimators.base import EVEN, LOCAL
+from nres.estimators.base import LOCAL
+from nres.estimators.computing import EVEN
 from nres.estimators.evolution import GAUSSIAN, EvolutionStrategy, OnlineStrategy, Sigma
 from nres.noise import Noise
 from nres.placement import Placement

@@ -23,19 +23,19 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
-from nres.estimators.base import EVEN, LOCAL, Estimator
+from nres.estimators.base import LOCAL, Estimator
+from nres.estimators.computing import EVEN
 from nres.noise import (
-    Adapted,
     AdaptiveSigma,
     Gaussian,
     Noise,
     NoiseState,
-    OfWorkers,
-    for_workers,
     scale_rows,
     update_noise,
     where_worker,
 )
+from nres.noise.adaptive import Adapted
+from nres.noise.law import OfWorkers, for_workers
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
@@ -154,11 +154,23 @@ class EvolutionStrategy(Estimator):
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
 
+    def noise_numbers(self, workers):
+        if self.accumulates:
+            return None
+        return workers.noise_numbers(self.horizon, self.noise_period)
+
+    def linear_gain(self, theta):
+        single = not self.accumulates and getattr(self._sigma_shapes(), "shape", None) == ()
+        return parameter_count(theta) + 2 if single else None
+
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)
-        first = self.adapted(self.begin_adaptation()).at(jnp.int32(0))
-        check_prefix("sigma", jax.eval_shape(lambda: first._present), theta)
+        check_prefix("sigma", self._sigma_shapes(), theta)
         return theta
+
+    def _sigma_shapes(self) -> PyTree:
+        first = self.adapted(self.begin_adaptation()).at(jnp.int32(0))
+        return jax.eval_shape(lambda: first._present)
 
     def begin(self, theta: Theta, workers: Workers) -> Carry | None:
         if not self.carries:
@@ -287,6 +299,7 @@ def _respond(
     """Multiply the loss differences by the score of the noise."""
     perturbed = loss[: len(law.contrast)]
     coefficient = scale * sum(c * row for c, row in zip(law.contrast, perturbed, strict=True))
+    odd = coefficient if len(law.contrast) > 1 else None
     weight = noise.score
     if weight is None:
         factor, weight = law.score(epsilon, noise.sigma)
@@ -295,4 +308,4 @@ def _respond(
     for sigma in jax.tree.leaves(noise.sigma):
         usable = (sigma > 0).reshape(coefficient.size, -1).all(axis=1)
         coefficient = jnp.where(usable, coefficient, jnp.nan)
-    return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps)
+    return Response(coefficient, weight, perturbed.mean(axis=0) * scale, steps, odd)

@@ -3,12 +3,16 @@
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from nres.noise import Adaptation
 from nres.system import Theta
 from nres.workers import Steps, Workers
+
+# The largest number of parts of the episode for which contributions are added up.
+PARTS = 8
 
 
 class Spent(eqx.Module):
@@ -45,7 +49,12 @@ class EstimatorState(eqx.Module):
 
 
 class Info(eqx.Module):
-    """Diagnostics of one estimate, which the next estimate does not need."""
+    """Diagnostics of one estimate, which the next estimate does not need.
+
+    The numbers from `signal` on come from antithetic pairs. They are NaN for methods without
+    pairs, and `signal` and `even` are NaN for a single worker. One estimate gives them with much
+    noise: docs/diagnostics.md says how to read them.
+    """
 
     window_start: Int[Array, " workers"]
     """The step of the episode at which each worker's window started."""
@@ -60,6 +69,51 @@ class Info(eqx.Module):
     """The number of workers left out because their contribution was not finite."""
     first_nonfinite: Int[Array, ""]
     """The index of the first of these workers, or -1 if there are none."""
+    sigma: Float[Array, ""]
+    """The sigma of noises that began with this estimate, if it adapts; a geometric mean if there
+    are several. NaN if sigma does not adapt."""
+    square: Float[Array, ""]
+    r"""$\lVert \hat g \rVert^2$, the squared norm of the gradient estimate."""
+    signal: Float[Array, ""]
+    r"""An estimate of $\lVert g \rVert^2$, the squared norm of the gradient itself, from the
+    products of different workers' contributions. It is unbiased at fixed parameters, if workers
+    are at independent windows; a single one may be negative."""
+    signal_weight: Float[Array, ""]
+    """The share of pairs of workers behind `signal`, for means over several estimates. It is less
+    than 1 if workers were left out, or if some of them share an orthogonal noise."""
+    power: Float[Array, ""]
+    r"""The mean of $\lVert g_i \rVert^2$ over the workers."""
+    linear_signal: Float[Array, ""]
+    r"""The squared norm of the gradient that explains `power`, if losses respond linearly to the
+    noise: $P / (d + 2)$. It is NaN if parameters have different sigmas."""
+    even: Float[Array, ""]
+    """The variance over workers of the mean loss of each pair."""
+    odd: Float[Array, ""]
+    """The mean square over workers of half the difference of each pair's losses."""
+    phase_power: Float[Array, " parts"]
+    """The part of `power` that comes from windows in each part of the episode, out of at most eight
+    equal parts, divided by that part's share of the windows."""
+
+    @property
+    def snr(self) -> Float[Array, ""]:
+        r"""The signal-to-noise ratio $S / (\lVert \hat g \rVert^2 - S)$ of the gradient estimate.
+
+        `History.snr` averages over many estimates, as a ratio of sums.
+        """
+        return self.signal / (self.square - self.signal)
+
+    @property
+    def linear_share(self) -> Float[Array, ""]:
+        """The share of the contributions that a linear response to the noise explains."""
+        return self.signal / self.linear_signal
+
+    @property
+    def phase_rms(self) -> Float[Array, " parts"]:
+        """The root mean square of contributions by part of the episode.
+
+        It presumes that the workers are spread evenly over the windows, as they are on average.
+        """
+        return jnp.sqrt(self.phase_power)
 
 
 class Estimate(eqx.Module):

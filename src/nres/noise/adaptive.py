@@ -118,6 +118,12 @@ class Adaptation(eqx.Module):
     weight: Float[Array, " windows"]
     """The total weight of the losses in `loss`, from 0 to 1."""
 
+    @property
+    def typical(self) -> Float[Array, ""]:
+        """The geometric mean of sigma over its elements."""
+        logs = jnp.concatenate([jnp.log(s).ravel() for s in jax.tree.leaves(self.sigma)])
+        return jnp.exp(logs.mean())
+
     def baseline(
         self, start: Int[Array, " workers"], window: int, loss: Float[Array, " workers"]
     ) -> Float[Array, " workers"]:

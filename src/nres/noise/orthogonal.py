@@ -47,7 +47,7 @@ class Orthogonal(Gaussian):
     Reference:
         Choromanski et al., *Structured Evolution with Compact Architectures for Scalable Policy
         Optimization*, ICML 2018. Stewart, *The efficient generation of random orthogonal matrices
-        with an application to condition estimators*, SIAM J. Numer. Anal. 17, 1980.
+        with an application to condition estimators*, SIAM Journal on Numerical Analysis 17, 1980.
     """
 
     def group_size(self, workers, parameters):

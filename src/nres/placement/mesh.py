@@ -99,7 +99,7 @@ class Devices(Placement):
             carry, part = run_window(estimator, theta, workers, carry, length)
             grad, slope = jax.lax.psum((part.grad, part.slope), self.mesh.axis_names)
             carry = None if carry is None else (carry.noise, carry.pool)
-            return carry, grad, part.norm, part.loss, part.steps, slope
+            return carry, grad, part.norm, part.loss, part.steps, part.odd, slope
 
         across, second = P(self.mesh.axis_names), P(None, self.mesh.axis_names)
         of_carry = None if carry is None else (across, second)
@@ -107,7 +107,7 @@ class Devices(Placement):
         parts, *contributions = self._map(
             on_device,
             (across, of_carry, across),
-            (of_carry, P(), across, across, second, P()),
+            (of_carry, P(), across, across, second, across, P()),
             (estimator, theta),
             workers,
             parts,

@@ -31,7 +31,7 @@ const measures = [...new Set(runs.flatMap((run) => Object.keys(run.columns)))]
   .sort((a, b) => b.startsWith("eval/") - a.startsWith("eval/"));
 const words = (measure) => measure.replace("eval/", "").replaceAll("_", " ");
 // Some systems also evaluate a "loss", which is not the one of the updates.
-const label = (measure) => ({ loss: "training loss", grad_norm: "gradient norm" }[measure] ?? words(measure));
+const label = (measure) => ({ loss: "training loss", grad_norm: "gradient norm", snr: "signal-to-noise ratio" }[measure] ?? words(measure));
 const state = {
   measure: measures[0], axis: "update", smooth: 1, seeds: "each",
   // The page suggests a kind of axis for everything it can show; the check boxes overrule it.

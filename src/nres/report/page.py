@@ -128,7 +128,8 @@ def _read_metrics(run: Run) -> dict[str, np.ndarray]:
 def _describe(run: Run, name: str, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     settings = run.settings
     method = DISPLAY_NAMES[settings.method]
-    columns = [*AXES, "loss", "grad_norm", *(c for c in metrics if c.startswith("eval/"))]
+    shown = [c for c in metrics if c in ("snr", "linear_share") or c.startswith("eval/")]
+    columns = [*AXES, "loss", "grad_norm", *shown]
     notes = run.path / "notes.txt"
     return {
         "name": name,

@@ -2,6 +2,8 @@
 
 from nres.files import write_json as write_json
 from nres.files import write_lines as write_lines
+from nres.runs.auto import Chosen as Chosen
+from nres.runs.auto import tune_settings as tune_settings
 from nres.runs.card import write_optimizer as write_optimizer
 from nres.runs.compare import AXES as AXES
 from nres.runs.compare import Evaluations as Evaluations
@@ -19,9 +21,9 @@ from nres.runs.execution import execute as execute
 from nres.runs.files import read_settings as read_settings
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
-from nres.runs.folder import device as device
 from nres.runs.folder import new_path as new_path
-from nres.runs.folder import versions as versions
+from nres.runs.machine import device as device
+from nres.runs.machine import versions as versions
 from nres.runs.methods import METHODS as METHODS
 from nres.runs.methods import OPTIMIZERS as OPTIMIZERS
 from nres.runs.metrics import MetricsError as MetricsError

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from nres.estimators.base import EVEN
+from nres.estimators.computing import EVEN
 from nres.runs.components import evaluation_steps
 from nres.runs.methods import ESTIMATOR_SETTINGS, METHODS
 from nres.runs.names import SettingsError, full_name, load_system

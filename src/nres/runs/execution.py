@@ -12,10 +12,11 @@ from typing import Any
 import jax
 
 from nres import multihost
-from nres.callbacks import EarlyStopping
+from nres.callbacks import EarlyStopping, SignalStopping
 from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
-from nres.estimators.base import Estimator, blank_state
+from nres.estimators.base import Estimator
+from nres.estimators.computing import blank_state
 from nres.progress import Callback, Progress, Reporter, TrainState
 from nres.results import TrainResult
 from nres.runs.components import Components
@@ -47,7 +48,9 @@ class Outcome:
     diverged: bool = False
     """True if training stopped because no worker was finite, or `theta` was not."""
     stopped_early: bool = False
-    """True if training stopped because evaluations no longer improved."""
+    """True if training stopped because evaluations no longer improved, or by `auto_stop`."""
+    settled: str | None = None
+    """The reason for which `auto_stop` stopped the run: `"converged"`, `"diverged"` or `None`."""
 
     @property
     def unfinished(self) -> bool:
@@ -85,7 +88,7 @@ def execute(
     Args:
         run: A run that was created or opened.
         components: The components of the run, if they are built already.
-        settings: Settings that move the run to other devices or actors, or change `stop_after`.
+        settings: Settings that move the run to other devices or actors, or change when it stops.
         updates: The total number of updates, if it differs from the planned one.
         callback: A function or functions to call during training, as in `nres.train`.
         progress: A live display, as in `nres.train`.
@@ -120,9 +123,19 @@ def execute(
         budget = settings.budget_seconds
         planned = last
         stopping = _early_stopping(run, settings, made)
+        signal_stopping = SignalStopping(components.estimator)
+        auto_stop = settings.auto_stop == "on"
         if saved and budget is not None and checkpoints.metadata(made)["seconds"] >= budget:
             last = made
-        if multihost.agree_on(0, stopping is not None and stopping.stopped)[1]:
+        if saved and (before := checkpoints.metadata(made).get("signal_stopping")):
+            signal_stopping.restore(before)
+
+        def has_stopped() -> bool:
+            by_itself = auto_stop and signal_stopping.stopped
+            here = by_itself or (stopping is not None and stopping.stopped)
+            return multihost.agree_on(0, here)[1]
+
+        if has_stopped():
             last = made
         if saved:
             theta, state, metadata = _continued(
@@ -139,9 +152,11 @@ def execute(
             board = run.path / "tensorboard" if tensorboard else None
             remark = {"fresh_episodes": 1} if saved and fresh_episodes else metadata.get("remark")
             pending = metadata.get("pending")
-            metrics = MetricsWriter(run.metrics_file, settings.log_every, pending, board, remark)
+            metrics = MetricsWriter(
+                run.metrics_file, settings.log_every, pending, board, remark, run.tuning_steps
+            )
             measure = components.measure
-        keeper = Keeper(run, checkpoints, metrics, components.estimator)
+        keeper = Keeper(run, checkpoints, metrics, components.estimator, signal_stopping)
         with keeper, _terminable() as terminated:
             clock = _Clock(settings.budget_seconds)
             callbacks = callback_list(callback)
@@ -151,8 +166,10 @@ def execute(
                     measured = measure(multihost.to_local(progress.theta))
                     evals = {name: float(value) for name, value in measured.items()}
                     progress = dataclasses.replace(progress, evals=evals)
+                settled = signal_stopping(progress)  # before a checkpoint keeps its state
                 keeper.add(progress)
                 asked = [bool(function(progress)) for function in callbacks]
+                asked.append(auto_stop and settled)
                 if stopping is not None:
                     asked.append(stopping(progress))
                 return any(asked) or clock.is_over(progress.state.seconds) or terminated()
@@ -171,9 +188,9 @@ def execute(
                     state=state,
                 )
                 diverged = keeper.finish(result)
-        _, stopped = multihost.agree_on(0, stopping is not None and stopping.stopped)
         reasons = {"diverged": diverged}
-        reasons["stopped_early"] = stopped and not diverged and result.state.update < planned
+        early = has_stopped() and result.state.update < planned
+        reasons["stopped_early"] = early and not diverged
         if any(bool(run.config.get(why)) != true for why, true in reasons.items()):
             run = run.marked(**reasons)
     which = signal.SIGTERM if terminated() else signal.SIGINT
@@ -182,6 +199,7 @@ def execute(
         result,
         signal=int(which) if terminated() or result.signalled else None,
         resumed_at=made if saved else None,
+        settled=signal_stopping.reason if auto_stop else None,
         **reasons,
     )
 

@@ -5,15 +5,11 @@ import dataclasses
 import datetime
 import functools
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import nres
 from nres import multihost, weights
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator, blank_state
+from nres.estimators.base import Estimator
+from nres.estimators.computing import blank_state
 from nres.estimators.values import EstimatorState
 from nres.execution import choose
 from nres.files import create_json, read_plain, write_json
 from nres.runs.components import Components, build, make_estimator
 from nres.runs.fingerprint import fingerprint, is_same
+from nres.runs.machine import device, git_commit, versions
 from nres.runs.metrics import read_metrics
 from nres.runs.names import SettingsError
 from nres.runs.placement import unplaced
@@ -37,10 +34,10 @@ from nres.runs.settings import Settings
 from nres.runs.trust import foreign_cluster, foreign_code, refusal, remember
 from nres.system import Theta
 from nres.weights import Archive, named_arrays
+from nres.workers import Steps
 
 # The largest config that nres reads, in bytes.
 LARGEST_CONFIG = 10_000_000
-_PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "orbax-checkpoint", "mujoco")
 
 # The parameters of the best evaluation so far, below the folder of a run.
 BEST = "checkpoints/best.npz"
@@ -70,11 +67,24 @@ class Run:
     """True to trust the code and the cluster in the config, wherever the folder comes from."""
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, components: Components) -> "Run":
+    def create(
+        cls,
+        path: str | Path,
+        settings: Settings,
+        components: Components,
+        *,
+        tuning: dict[str, Any] | None = None,
+    ) -> "Run":
         """Create a new folder with `config.json`, without changing any existing file.
 
         If several processes try to create a run in the same folder, exactly one succeeds. If
         several processes compute the run together, the first creates the folder.
+
+        Args:
+            path: The folder.
+            settings: The settings of the run.
+            components: Its components.
+            tuning: The record of `tune_settings`, if it chose the settings.
 
         Raises:
             RunError: The folder is not empty or not writable.
@@ -101,11 +111,13 @@ class Run:
             "command": sys.argv,
             "versions": versions(),
             "device": device(),
-            "git": _git(),
+            "git": git_commit(),
         }
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if settings.start_from is not None:
+            if tuning is not None:
+                config["tuning"] = tuning
+            if settings.start_from is not None or tuning is not None:
                 config["start"] = _start_name(components.theta)
                 weights.save(path / config["start"], components.theta)
             create_json(path / "config.json", config)
@@ -162,6 +174,18 @@ class Run:
     def metrics(self) -> dict[str, np.ndarray]:
         """The entries of `metrics.jsonl`, one array per column."""
         return read_metrics(self.metrics_file)
+
+    @property
+    def tuning_steps(self) -> Steps:
+        """The number of unroll steps of the trials that chose the settings; 0 if there were none.
+
+        Raises:
+            RunError: The config is damaged.
+        """
+        try:
+            return Steps(*map(int, self.config.get("tuning", {"steps": (0, 0)})["steps"]))
+        except (LookupError, TypeError, ValueError) as error:
+            raise RunError(f"{self.path / 'config.json'}: tuning is damaged: {error!r}.") from error
 
     @property
     def ended_early(self) -> str | None:
@@ -359,41 +383,3 @@ def _start_name(theta: Theta) -> str:
     """Return a file name that depends on the content: two processes may try to create the run."""
     content = b"".join(np.ascontiguousarray(x).tobytes() for x in named_arrays(theta).values())
     return f"start-{zlib.crc32(content):08x}.npz"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, nres and all packages that results depend on."""
-    found = {"python": platform.python_version(), "nres": nres.__version__}
-    for package in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def device() -> dict[str, Any]:
-    """Return a description of the device that this process computes on."""
-    devices = jax.devices()
-    return {
-        "backend": jax.default_backend(),
-        "kind": devices[0].device_kind,
-        "count": len(devices),
-        "machine": platform.machine(),
-        "processors": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-    }
-
-
-def _git() -> dict[str, Any] | None:
-    """Return the commit that is checked out in the current folder, or `None`."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
-        )
-        return done.stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nres import multihost, weights
+from nres.callbacks import SignalStopping
 from nres.checkpoint import CheckpointError, Checkpoints
-from nres.estimators.base import Estimator, gather_state
+from nres.estimators.base import Estimator
+from nres.estimators.computing import gather_state
 from nres.progress import Progress, TrainState
 from nres.results import TrainResult
 from nres.runs.folder import BEST, Run, RunError
@@ -34,7 +36,9 @@ class Keeper:
         checkpoints: Checkpoints,
         metrics: MetricsWriter | None,
         estimator: Estimator,
+        signal_stopping: SignalStopping,
     ):
+        self.signal_stopping = signal_stopping
         self.run, self.checkpoints = run, checkpoints
         self.metrics, self.estimator = metrics, estimator
         self.saved_update, self.saved_time = -1, time.monotonic()
@@ -97,6 +101,7 @@ class Keeper:
             "pending": None if self.metrics is None else self.metrics.pending,
             "metrics": None if self.metrics is None else self.metrics.written(),
             "remark": None if self.metrics is None else self.metrics.remark,
+            "signal_stopping": self.signal_stopping.state,
         }
         with self._explaining():
             self.checkpoints.save(state.update, tree, metadata)

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from nres.callbacks import TensorBoard
+from nres.diagnostics import is_diagnostic, summarised
 from nres.files import read_plain, replacing, write_lines
 from nres.history import COLUMNS
 from nres.progress import Progress
+from nres.workers import Steps
 
 _AVERAGED = ("loss", "grad_norm")
 _COUNTS = COLUMNS[:3]
@@ -31,8 +33,9 @@ class MetricsWriter:
     """Writer that appends an entry every `log_every` updates and at each evaluation.
 
     An entry summarizes the updates since the previous one: `loss` and `grad_norm` are means,
-    `nonfinite` is a sum. The counters of the placement are sums, too, and appear only where they
-    are not zero. Every call flushes the file, so that a crash loses at most one line.
+    diagnostics are ratios of sums and left out where they are unknown, and `nonfinite` is a sum.
+    The counters of the placement are sums, too, and appear only where they are not zero. Every
+    call flushes the file, so that a crash loses at most one line.
 
     Args:
         path: The file to append to.
@@ -40,6 +43,7 @@ class MetricsWriter:
         pending: The value of `pending` when the run stopped, if it resumes.
         tensorboard: A folder for TensorBoard event files.
         remark: Values to add to the first entry that is written.
+        earlier: The number of unroll steps before the run, which its entries include.
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class MetricsWriter:
         pending: dict[str, list[float]] | None = None,
         tensorboard: Path | None = None,
         remark: dict[str, Any] | None = None,
+        earlier: Steps = Steps(0, 0),  # noqa: B008 - immutable
     ):
-        self.path, self.log_every = path, log_every
+        self.path, self.log_every, self.earlier = path, log_every, earlier
         self.pending: dict[str, list[float]] = {name: [] for name in (*_AVERAGED, "nonfinite")}
         self.pending |= pending or {}
         self.remark = remark or {}
@@ -62,16 +67,23 @@ class MetricsWriter:
     def add(self, progress: Progress) -> None:
         """Add the updates since the last call, and the evaluation after them, if there is one."""
         rows = {name: column.tolist() for name, column in progress.rows.items()}
+        for name, steps in zip(("total_steps", "sequential_steps"), self.earlier, strict=True):
+            rows[name] = [count + steps for count in rows[name]]
         numbers = rows["update"]
         for name in [name for name in rows if name not in COLUMNS]:
             self.pending.setdefault(name, [])
         if not numbers and progress.evals is not None:
             self._write(self._start(progress) | _named(progress.evals))
         complete = progress.evals is not None or progress.state.update == progress.updates
+        added = 0
         for i, update in enumerate(numbers):
-            for name, values in self.pending.items():
-                values.append(rows[name][i] if name in rows else 0)
-            closes = complete and i == len(numbers) - 1
+            last = i == len(numbers) - 1
+            closes = complete and last
+            if update % self.log_every == 0 or last:
+                for name, values in self.pending.items():
+                    new = slice(added, i + 1)
+                    values += rows[name][new] if name in rows else [0] * (i + 1 - added)
+                added = i + 1
             if update % self.log_every == 0 or closes:
                 entry = {name: rows[name][i] for name in COLUMNS[:4]} | self._summary()
                 if closes and progress.evals is not None:
@@ -106,7 +118,9 @@ class MetricsWriter:
 
     def _start(self, progress: Progress) -> dict[str, Any]:
         """Return the entry of an evaluation before the first update."""
-        total, sequential = progress.state.steps
+        total, sequential = (
+            now + before for now, before in zip(progress.state.steps, self.earlier, strict=True)
+        )
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         entry |= {"update": progress.state.update, "total_steps": total}
         return entry | {"sequential_steps": sequential, "seconds": progress.state.seconds}
@@ -117,8 +131,11 @@ class MetricsWriter:
             # The sum is exact, so that it does not depend on where a run was resumed.
             finite = [value for value in self.pending[name] if math.isfinite(value)]
             result[name] = math.fsum(finite) / len(finite) if finite else None
-        counts = {n: sum(values) for n, values in self.pending.items() if n not in _AVERAGED}
+        names = [n for n in self.pending if not (n in _AVERAGED or is_diagnostic(n))]
+        counts = {name: sum(self.pending[name]) for name in names}
         result |= {name: n for name, n in counts.items() if n or name == "nonfinite"}
+        if "signal" in self.pending:  # a checkpoint of an earlier version has none
+            result |= summarised(self.pending)
         for values in self.pending.values():
             values.clear()
         return result

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nres.runs.names import SettingsError
 from nres.schedule import Piecewise
 
 
@@ -70,6 +71,35 @@ def parse_rate(text: str) -> Piecewise | Cosine:
         return Piecewise.parse(text)
     except ValueError as error:
         raise ValueError(f"{error} A cosine is written cosine:1e-3:1e-5.") from error
+
+
+def whole_rate(text: str, *, updates: int, warmup: int | None, budget_seconds: float | None) -> str:
+    """Return a learning rate with its length, so that it stays if more updates follow.
+
+    Args:
+        text: The rate, as `parse_rate` reads it.
+        updates: The number of updates of the run.
+        warmup: The number of updates over which the rate rises, if any.
+        budget_seconds: The seconds after which the run ends, if they are limited.
+
+    Raises:
+        SettingsError: If the length is unknown, or not longer than the warm-up.
+    """
+    schedule = parse_rate(text)
+    if not isinstance(schedule, Cosine):
+        return text
+    if schedule.updates is None:
+        if budget_seconds is not None:
+            raise SettingsError(
+                f"lr = {text} needs a length if budget_seconds ends the run: give {text}:UPDATES."
+            )
+        schedule = dataclasses.replace(schedule, updates=updates)
+    if schedule.updates is not None and (warmup or 0) >= schedule.updates:
+        raise SettingsError(
+            f"warmup must be smaller than the {schedule.updates} updates of lr = {text}, got "
+            f"{warmup}."
+        )
+    return str(schedule)
 
 
 def learning_rate(text: str, warmup: int | None) -> float | Callable[[Array], Array]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nres.checks import positive_number
-from nres.estimators.base import EVEN, INDEPENDENT
+from nres.estimators.computing import EVEN, INDEPENDENT
 from nres.runs.declarations import (
     Declaration,
     count,
@@ -26,7 +26,7 @@ from nres.runs.declarations import (
 )
 from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
-from nres.runs.rates import Cosine, parse_rate
+from nres.runs.rates import whole_rate
 from nres.runs.upgrading import upgraded
 
 # Panels under which `--help` lists the options.
@@ -240,6 +240,17 @@ class Settings:
         default_text="off",
         commands=("train", "resume"),
     )
+    auto_stop: str | None = setting(
+        "Stop early when the signal in the gradients has sunk into noise, or the loss has risen "
+        "far above its start.",
+        one_of(dict.fromkeys(("on", "off"))),
+        default=None,
+        panel=METRICS,
+        metavar="on|off",
+        default_text="off",
+        choices=("on", "off"),
+        commands=("train", "resume"),
+    )
     log_every: int = setting(
         "Write an entry of the metrics every N updates.",
         count,
@@ -309,7 +320,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in DECLARATIONS:
             object.__setattr__(self, name, checked(name, getattr(self, name)))
-        object.__setattr__(self, "lr", self._whole_rate())
+        limits = ("updates", "warmup", "budget_seconds")
+        rate = whole_rate(self.lr, **{name: getattr(self, name) for name in limits})
+        object.__setattr__(self, "lr", rate)
         if self.keep_every is not None and self.budget_seconds is not None:
             raise SettingsError("keep_every cannot be combined with budget_seconds: give updates.")
         if self.keep_every is not None and self.keep_every % self.eval_every:
@@ -317,25 +330,6 @@ class Settings:
                 f"keep_every must be a multiple of eval_every, {self.eval_every}; got "
                 f"{self.keep_every}."
             )
-
-    def _whole_rate(self) -> str:
-        """Return the learning rate with its length, so that it stays if more updates follow."""
-        schedule = parse_rate(self.lr)
-        if not isinstance(schedule, Cosine):
-            return self.lr
-        if schedule.updates is None:
-            if self.budget_seconds is not None:
-                raise SettingsError(
-                    f"lr = {self.lr} needs a length if budget_seconds ends the run: give "
-                    f"{self.lr}:UPDATES."
-                )
-            schedule = dataclasses.replace(schedule, updates=self.updates)
-        if schedule.updates is not None and (self.warmup or 0) >= schedule.updates:
-            raise SettingsError(
-                f"warmup must be smaller than the {schedule.updates} updates of lr = {self.lr}, "
-                f"got {self.warmup}."
-            )
-        return str(schedule)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings by name, as in `config.json`."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nres.estimators.base import INDEPENDENT
+from nres.estimators.computing import INDEPENDENT
 from nres.runs.methods import METHODS
 
 

@@ -127,7 +127,7 @@ def advise(
 
     `advise` looks only at `theta`. Closer to an optimum less noise is better, so ask again there.
     It sees neither the optimizer, nor hysteresis (see `hysteresis`), nor the fixed costs of
-    an update.
+    an update. For settings to train with, use `nres.tune`.
 
     Args:
         system: An `nres.System`, or any `nres.Pool`.

@@ -13,7 +13,8 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nres.checks import as_key
-from nres.estimators.base import Estimator, compute_estimate
+from nres.estimators.base import Estimator
+from nres.estimators.computing import compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import compiled, repeat
 from nres.system import Theta, as_theta

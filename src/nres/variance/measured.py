@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nres.checks import as_key, whole_number
-from nres.estimators.base import Estimator, blank_state, compute_estimate
+from nres.estimators.base import Estimator
+from nres.estimators.computing import blank_state, compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import block_size, choose, compiled, repeat

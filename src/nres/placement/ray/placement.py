@@ -349,10 +349,14 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
     some, count = next(iter(replies.values())), parts[-1].stop
     norm = np.full(count, np.nan, some.norm.dtype)
     loss = np.full(count, np.nan, some.loss.dtype)
+    odd = None if some.odd is None else np.full(count, np.nan, some.odd.dtype)
     steps = np.zeros((some.steps.shape[0], count), np.int32)
     for i, reply in replies.items():
         norm[parts[i]], loss[parts[i]] = reply.norm, reply.loss
         steps[:, parts[i]] = reply.steps
+        if odd is not None:
+            odd[parts[i]] = reply.odd
     sums = [(reply.grad, reply.slope) for _, reply in sorted(replies.items())]
     grad, slope = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
-    return Contributions(grad, jnp.asarray(norm), jnp.asarray(loss), jnp.asarray(steps), slope)
+    norms, losses, counts, odds = jax.tree.map(jnp.asarray, (norm, loss, steps, odd))
+    return Contributions(grad, norms, losses, counts, odds, slope)
