@@ -32,7 +32,7 @@ WELL = jnp.array([0.7, -0.4])
 
 
 @pytest.mark.parametrize(
-    ("system", "theta"), [slow(Wave(), THETA[Wave]), (Faller(), THETA[Faller]), slow(Well(), WELL)]
+    ("system", "theta"), [(Wave(), THETA[Wave]), slow(Faller(), THETA[Faller]), slow(Well(), WELL)]
 )
 def test_bptt_is_the_gradient_of_the_plain_loop(system, theta, x64):
     theta = theta.astype(jnp.float64)
@@ -58,8 +58,9 @@ def test_the_exact_gradient_of_the_quadratic():
     assert estimate.steps == (6, 6)
 
 
-@pytest.mark.parametrize("segment", [slow(1), 3, slow(4)])
-@pytest.mark.parametrize("system", [Wave(), slow(Faller())])
+@pytest.mark.parametrize("segment", [1, 3, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [Wave(), Faller()])
 def test_checkpointing_changes_no_gradient(system, segment):
     theta = THETA[type(system)]
     plain = nres.BPTT(system, workers=3, checkpoint_every=10)

@@ -82,7 +82,7 @@ class Sums:
 
 
 def summarised(rows: Columns) -> dict[str, float]:
-    """Return the diagnostics of some updates together, leaving out those that are unknown.
+    """Return the diagnostics of some updates together, as far as they are known.
 
     Args:
         rows: The recorded columns, with `grad_norm`.

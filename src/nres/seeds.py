@@ -270,7 +270,7 @@ class SeedsLog:
     def position(self) -> tuple[int, Steps, float]:
         """Return the updates and seconds of the longest seed, and the steps of all together."""
         updates, steps, seconds = zip(*(log.position() for log in self.logs), strict=True)
-        return max(updates), Steps(*map(sum, zip(*steps, strict=True))), max(seconds)
+        return max(updates), Steps.added(steps), max(seconds)
 
     def add(self, rows: dict[str, np.ndarray], elapsed: float) -> dict[str, np.ndarray]:
         """Add the report of some updates, and return their columns, averaged over the seeds."""

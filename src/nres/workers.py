@@ -1,6 +1,7 @@
 """Workers: their positions, the values they carry, and their contributions in a window."""
 
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -22,6 +23,12 @@ class Steps(NamedTuple):
     """The steps of all members of all workers."""
     sequential: int
     """The number of steps in sequence if all unrolls ran in parallel."""
+
+    @classmethod
+    def added(cls, parts: Iterable["Steps"]) -> "Steps":
+        """Add up the steps of several parts."""
+        parts = list(parts)
+        return cls(sum(part.total for part in parts), sum(part.sequential for part in parts))
 
 
 class Workers(eqx.Module):

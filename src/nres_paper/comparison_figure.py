@@ -49,6 +49,7 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
         )
     left.axhline(ranking.level * scale, color="black", lw=0.8, ls=":", label="level")
     left.set(xlabel=AXES[comparison.axis], ylabel=comparison.shown, xscale="log")
+    left.xaxis.set_minor_formatter("")  # the labels would overlap
     if scale > 0:  # returns are not losses
         log_if_positive(left)
     if comparison.top is not None:

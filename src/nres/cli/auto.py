@@ -25,10 +25,8 @@ from nres.runs.settings import EVERYDAY
 from nres.tuning import Probe, Trial, tune
 
 
-def _steps(help: str) -> Any:
-    return typer.Option(
-        help=help, metavar="STEPS", rich_help_panel=EVERYDAY, show_default="no limit"
-    )
+def _steps(help: str, default: str = "no limit") -> Any:
+    return typer.Option(help=help, metavar="STEPS", rich_help_panel=EVERYDAY, show_default=default)
 
 
 def budget_options(
@@ -120,23 +118,9 @@ def tuned_run(
 def advise(
     system: System,
     *,
-    total_steps: Annotated[
-        float,
-        typer.Option(
-            help="Plan for this many unroll steps in total.",
-            metavar="STEPS",
-            rich_help_panel=EVERYDAY,
-            show_default="1e8",
-        ),
-    ] = 1e8,
+    total_steps: Annotated[float, _steps("Plan for this many unroll steps in total.", "1e8")] = 1e8,
     sequential_steps: Annotated[
-        float,
-        typer.Option(
-            help="Plan for this many sequential unroll steps.",
-            metavar="STEPS",
-            rich_help_panel=EVERYDAY,
-            show_default="1e5",
-        ),
+        float, _steps("Plan for this many sequential unroll steps.", "1e5")
     ] = 1e5,
     run: Annotated[Path | None, run_option("Start at the newest parameters of this run.")] = None,
     seed: Seed = 0,

@@ -11,6 +11,7 @@ from rich.console import Console
 from nres.cli.console import say
 from nres.runs import Outcome, Run
 from nres.seeds import mean_and_spread
+from nres.workers import Steps
 
 # The columns of the training loss, with the noise of the method, and of the loss of `theta`.
 TRAINING_LOSS, LOSS = "loss", "eval/loss"
@@ -34,7 +35,7 @@ def tell_outcome(console: Console, outcome: Outcome) -> None:
             f"compilation and setup {history.setup_time:.1f} s",
             console,
         )
-    total, sequential = map(sum, zip(state.steps, run.tuning_steps, strict=True))
+    total, sequential = Steps.added([state.steps, run.tuning_steps])
     say(f"unroll steps: {total:.2e} in total, {sequential:.2e} sequential", console)
     for line in losses(run, state.update):
         say(line, console)

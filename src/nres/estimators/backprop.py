@@ -147,10 +147,6 @@ class BPTT(Backpropagation):
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
 
-    @property  # type: ignore[misc]
-    def phases(self) -> str:  # type: ignore[override]
-        return EVEN
-
     @property
     def segment(self) -> int:
         return self.checkpoint_every or even_segment(self.horizon)

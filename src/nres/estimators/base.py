@@ -52,8 +52,9 @@ class Estimator(eqx.Module):
 
     window: eqx.AbstractVar[int]
     """W, the number of steps that each worker takes for one estimate."""
-    phases: eqx.AbstractVar[str]
-    """The windows of an episode at which workers start: `"even"` or `"independent"`."""
+    # The windows of an episode at which workers start: `"even"` or `"independent"`. Without an
+    # annotation this is not a field: subclasses may add one.
+    phases = EVEN
 
     def __init__(
         self,

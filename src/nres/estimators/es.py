@@ -200,7 +200,3 @@ class FullES(EvolutionStrategy):
     @property  # type: ignore[misc]
     def window(self) -> int:  # type: ignore[override]
         return self.horizon
-
-    @property  # type: ignore[misc]
-    def phases(self) -> str:  # type: ignore[override]
-        return EVEN

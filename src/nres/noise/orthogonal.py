@@ -33,7 +33,7 @@ class Orthogonal(Gaussian):
        \quad\text{instead of}\quad \frac{d + 1}{B} \lVert g \rVert^2. $$
 
     The matrix depends on the seed, the group and the index of the noise alone. Workers need not be
-    at the same step: those that are in the same episode, counted from their start, are orthogonal.
+    at the same step: two of a group are orthogonal while both are in their k-th episode.
     If N is less than a quarter of d, or d is greater than 1,024, noises are independent, because
     little variance would be saved and much time would be spent.
 

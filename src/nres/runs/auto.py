@@ -86,7 +86,7 @@ def tune_settings(
         raise SettingsError(
             f"--auto chooses learning rates for {', '.join(ADAMS)}, not for {optimizer}."
         )
-    # An estimator needs a sigma and a rate; those that are not given have no effect here.
+    # An estimator needs a sigma and a rate. Where none is given, any will do here.
     first = make(unplaced(resolve(**({"sigma": "1", "lr": "1"} | USUAL | given))))
     given = USUAL | given
     pool = first.estimator.pool
@@ -100,8 +100,8 @@ def tune_settings(
             first.theta,
             key=jax.random.fold_in(first.key, 0),
             method=method,
-            sigma=_first(Piecewise.parse(given["sigma"])) if "sigma" in given else None,
-            rate=_first(parse_rate(str(given["lr"]))) if "lr" in given else None,
+            sigma=Piecewise.parse(given["sigma"]).first if "sigma" in given else None,
+            rate=parse_rate(str(given["lr"])).first if "lr" in given else None,
             noise=LAWS[checked("noise", given["noise"])],
             callback=callback,
             **limits,
@@ -168,10 +168,6 @@ def command_options(tuned: Tuned, budget: Mapping[str, float]) -> dict[str, Any]
         "updates": updates,
         **USUAL,
     }
-
-
-def _first(schedule: Piecewise | Cosine) -> float:
-    return schedule.first
 
 
 def _usual_steps(given: Mapping[str, Any], horizon: int, sizes: Mapping[str, int]) -> int:

@@ -118,9 +118,7 @@ class MetricsWriter:
 
     def _start(self, progress: Progress) -> dict[str, Any]:
         """Return the entry of an evaluation before the first update."""
-        total, sequential = (
-            now + before for now, before in zip(progress.state.steps, self.earlier, strict=True)
-        )
+        total, sequential = Steps.added([progress.state.steps, self.earlier])
         entry: dict[str, Any] = dict.fromkeys(COLUMNS)
         entry |= {"update": progress.state.update, "total_steps": total}
         return entry | {"sequential_steps": sequential, "seconds": progress.state.seconds}

@@ -153,8 +153,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             "tes": _lorenz(lr="3e-4"),
             "pes": _lorenz(lr="1e-5,1000:1e-6"),
             "gpes": _lorenz(lr="1e-5", period=500),
-            # Twice the paper's rate: even starting points and orthogonal noise have less variance.
-            "nres": _lorenz(lr="2e-5"),
+            "nres": _lorenz(lr="1e-5"),
             "bptt": _lorenz_ad(lr="1e-8", workers=1, window=None, updates=600),
             "tbptt": _lorenz_ad(lr="3e-4"),
             "dodge": _lorenz_ad(lr="1e-10"),

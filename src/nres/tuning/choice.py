@@ -168,7 +168,7 @@ def tune(
     trials = Trials(make, theta, trial_key, budget.share(TRIALS, prober.steps), report)
     if found is not None:
         chosen = scale(trials.search(found.place, found.before))
-    steps = Steps(*(a + b for a, b in zip(prober.steps, trials.steps, strict=True)))
+    steps = Steps.added([prober.steps, trials.steps])
     estimator, first = make(chosen)
     updates = budget.updates(estimator, steps)
     if updates < 1:

@@ -98,8 +98,7 @@ class Prober:
     @property
     def steps(self) -> Steps:
         """The number of steps of all probes."""
-        spent = [self.first, *(probe.steps for probe in self.probes)]
-        return Steps(sum(each.total for each in spent), sum(each.sequential for each in spent))
+        return Steps.added([self.first, *(probe.steps for probe in self.probes)])
 
     def search(self) -> Distance:
         """Find the distance to a lower loss.
@@ -152,7 +151,7 @@ class Prober:
         if 0 < norm < math.inf:
             factors = distances * (math.sqrt(self.size) / norm)
             losses, taken = self._along(estimate.grad, factors)
-            steps = Steps(steps.total + taken.total, steps.sequential + taken.sequential)
+            steps = Steps.added([steps, taken])
             if losses.min() < self.lowest:
                 self.lowest, factor = losses.min(), factors[losses.argmin()]
                 move = lambda x, g: x - jnp.asarray(factor, x.dtype) * g  # noqa: E731

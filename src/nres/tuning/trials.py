@@ -80,10 +80,7 @@ class Trials:
     @property
     def steps(self) -> Steps:
         """The number of steps of all trials."""
-        return Steps(
-            sum(trial.steps.total for trial in self.trials),
-            sum(trial.steps.sequential for trial in self.trials),
-        )
+        return Steps.added(trial.steps for trial in self.trials)
 
     def search(self, place: int, before: float) -> int:
         """Choose a sigma, beginning at a place of the grid, from a loss before all trials."""
