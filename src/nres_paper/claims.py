@@ -255,14 +255,21 @@ class NoSlower:
         return f"{what} of {self.name}, relative to {self.than}", self.statement
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
-        ratios = ranking.ratios(self.name, self.than, self.axis)
-        if any(map(math.isnan, ratios)) or ranking.arrived(self.name) < len(ratios):
+        reached = {self.name: ranking.reached(self.name, self.axis)}
+        reached |= {self.than: ranking.at_least(self.than, self.axis)}
+        pairs = ranking.paired(self.name, self.than, reached)
+        if not all(0 < mine < math.inf and other > 0 for mine, other in pairs):
             return "some seeds do not reach the level", UNKNOWN
-        found = estimate(ratios)
+        found = estimate([mine / other for mine, other in pairs])
+        there, seeds = ranking.arrived(self.than), len(ranking.runs[self.than])
+        never = there < seeds  # the factor is an upper bound
         grade = UNKNOWN
-        if found.high < self.factor or found.low > self.factor:
-            grade = HOLDS if found.high < self.factor else FAILS
-        return f"{times(found.middle)} ({found})", grade
+        if found.high < self.factor:
+            grade = HOLDS
+        elif found.low > self.factor and not never:
+            grade = FAILS
+        text = f"{'< ' * never}{times(found.middle)} ({found})"
+        return text + f"; {there} of {seeds} seeds of {self.than} reach it" * never, grade
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,11 @@ are spread over the episode.
 from collections.abc import Mapping
 from typing import Any
 
+from nres.figures import DISPLAY_NAMES
 from nres_paper.claims import Never, NoSlower, Reaches
+from nres_paper.grades import NOT_THERE
 from nres_paper.plans import Comparison, PlannedRun, often
+from nres_paper.value_claims import Better
 
 _SMALL: dict[str, Any] = {
     "label": "PES paper",
@@ -26,6 +29,21 @@ def _balancing(method: str, **settings: Any) -> PlannedRun:
 
 def _toy(method: str, **settings: Any) -> PlannedRun:
     return often(method, 5000, 50, settings=settings)
+
+
+def _from_both_sides(*methods: str) -> dict[str, PlannedRun]:
+    """Plan runs from a penalty that is too large, and from one that is too small."""
+    runs = {DISPLAY_NAMES[name]: often(name, 50_000, 500) for name in methods}
+    below = {"options": {"start": -5.0}}
+    return runs | {
+        f"{DISPLAY_NAMES[name]}, from -5": often(name, 50_000, 500, settings=below)
+        for name in methods
+    }
+
+
+def _sooner(variant: str = "") -> NoSlower:
+    """Claim, as that paper does not, that NRES reaches the level before PES does."""
+    return NoSlower(f"NRES{variant}", f"PES{variant}", NOT_THERE, factor=1.0)
 
 
 PES_COMPARISONS: Mapping[str, Comparison] = {
@@ -52,8 +70,8 @@ PES_COMPARISONS: Mapping[str, Comparison] = {
             Never("TES"),
             Never("TBPTT, W = 1"),
             Never("TBPTT, W = 10"),
-            NoSlower("NRES", "PES", "not in that paper"),
-            NoSlower("NRES, N = 10", "PES, N = 10", "not in that paper"),
+            _sooner(),
+            _sooner(", N = 10"),
         ),
         level=1e-4,
         shown="loss after 500 steps",
@@ -80,11 +98,67 @@ PES_COMPARISONS: Mapping[str, Comparison] = {
             Never("RTRL"),
             Never("UORO"),
             Never("TBPTT"),
-            NoSlower("NRES", "PES", "not in that paper"),
-            NoSlower("NRES, N = 2", "PES, N = 2", "not in that paper"),
+            _sooner(),
+            _sooner(", N = 2"),
         ),
         level=700.0,
         shown="sum of the losses",
+        **_SMALL,
+    ),
+    "pes-rate": Comparison(
+        claim="The learning rate of a perceptron and its decay: PES finds both; TES ends at a "
+        "decay that is too fast.",
+        system="rate-and-decay",
+        runs={
+            name: often(name.lower(), 5000, 200, seeds=seeds)
+            for name, seeds in {"NRES": 5, "PES": 5, "TES": 5, "TBPTT": 5, "RTRL": 3}.items()
+        },
+        claims=(
+            Reaches("PES"),
+            Never("TES"),
+            Better(("PES",), ("TES",)),
+            _sooner(),
+            Better(("NRES",), ("PES",), in_paper=False),
+        ),
+        level=0.52,
+        scale=5000,
+        shown="sum of the losses",
+        remark="A perceptron with two layers of 32 units on Fashion-MNIST at 8 × 8 pixels and 10 "
+        "workers, instead of layers of 100 units on MNIST and 500 workers.",
+        **_SMALL,
+    ),
+    "pes-hyperparameters": Comparison(
+        claim="29 hyperparameters of a perceptron: PES finds better ones than TES.",
+        system="many-hyperparameters",
+        runs={name: often(name.lower(), 6000, 200) for name in ("NRES", "PES", "TES")},
+        claims=(
+            Better(("PES",), ("TES",)),
+            _sooner(),
+            Better(("NRES",), ("PES",), in_paper=False),
+        ),
+        level=0.75,
+        scale=1000,
+        shown="sum of the validation losses",
+        remark="Layers of 32 units and images of 8 × 8 pixels, instead of 100 units and 28 × 28 "
+        "pixels; 6,000 updates instead of 50,000. Each seed starts from other hyperparameters.",
+        **_SMALL,
+    ),
+    "pes-ridge": Comparison(
+        claim="The penalty of a linear regression: PES finds the best one from both sides; TES "
+        "moves away from it.",
+        system="ridge-penalty",
+        runs=_from_both_sides("nres", "pes", "tes", "tbptt", "rtrl"),
+        claims=(
+            Reaches("PES"),
+            Reaches("PES, from -5"),
+            Never("TES"),
+            Never("TES, from -5"),
+            _sooner(),
+            _sooner(", from -5"),
+        ),
+        level=0.3,
+        shown="distance of the logarithm to the best one",
+        remark="The data is synthetic, because the paper's is not part of any package.",
         **_SMALL,
     ),
 }

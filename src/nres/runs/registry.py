@@ -13,7 +13,8 @@ import jax
 
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
-from nres.systems import InfluenceBalancing, Lorenz, ToySchedule
+from nres.systems import InfluenceBalancing, Lorenz, ToySchedule, TrainingRun
+from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
 from nres.systems.learned_optimizer import (
     LearnedOptimizerSystem,
     PerParameterMLP,
@@ -133,6 +134,16 @@ def _toy(**settings: Any) -> Preset:
     return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
 
 
+def _tuned(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 10, "window": 10, "sigma": "0.1"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _ridge(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "3e-3", "workers": 2, "window": 1, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
+
+
 def _swimmer(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 30, "window": 100, "sigma": "0.3", "updates": 100}
     return Preset(**(online | settings))
@@ -243,6 +254,30 @@ SYSTEMS: dict[str, KnownSystem] = {
             **{name: _toy(sigma=None, workers=1) for name in ("tbptt", "uoro", "rtrl")},
         },
         ToySchedule,
+    ),
+    "rate-and-decay": KnownSystem(
+        "the learning rate of a perceptron and its decay, T = 5000",
+        rate_and_decay,
+        {
+            **{name: _tuned() for name in ("nres", "pes", "tes")},
+            **{name: _tuned(sigma=None) for name in ("tbptt", "rtrl")},
+        },
+        TrainingRun,
+    ),
+    "many-hyperparameters": KnownSystem(
+        "29 hyperparameters of a perceptron, T = 1000",
+        many_hyperparameters,
+        {name: _tuned(workers=5, sigma="0.3", updates=6000) for name in ("nres", "pes", "tes")},
+        TrainingRun,
+    ),
+    "ridge-penalty": KnownSystem(
+        "the penalty of a linear regression, T = 100,000",
+        RidgePenalty,
+        {
+            **{name: _ridge() for name in ("nres", "pes", "tes")},
+            **{name: _ridge(sigma=None, workers=1) for name in ("tbptt", "rtrl")},
+        },
+        RidgePenalty,
     ),
     # These are not in a paper, so the user gives a sigma and a learning rate.
     **{

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nres.systems import hyperparameters as hyperparameters
 from nres.systems import recurrent as recurrent
 from nres.systems.influence import InfluenceBalancing as InfluenceBalancing
 from nres.systems.lorenz import Lorenz as Lorenz

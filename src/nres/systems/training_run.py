@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import check_batch, positive_number, whole_number
+from nres.evaluation import evaluate
 from nres.system import System, Theta, as_theta
 
 
@@ -27,7 +28,7 @@ class TrainingRun(System):
         loss: A function `loss(params, batch, theta)` to the scalar that is minimised. It may use
             $\theta$, for example the strength of a penalty.
         optimizer: A function from $\theta$ to an optax optimizer.
-        theta: The hyperparameters to start from.
+        theta: The hyperparameters to start from, or a function from a random key to them.
         train: The training data, a pytree of arrays with one example in each row.
         validation: The data for the outer loss, in the same form.
         horizon: T, the number of training steps.
@@ -35,6 +36,7 @@ class TrainingRun(System):
         outer_loss: A function like `loss` to the loss of the hyperparameters; `loss` by default.
         cap: The largest outer loss of a step, which also replaces values that are not finite, so
             that a training run that diverges is a bad one and not a missing one.
+        test_runs: The number of whole training runs in `metrics`.
 
     Raises:
         ValueError: If a number is out of bounds, or the arrays of the data differ in length.
@@ -56,12 +58,14 @@ class TrainingRun(System):
     loss: Callable[[PyTree, PyTree, Theta], Float[Array, ""]] = eqx.field(static=True)
     optimizer: Callable[[Theta], optax.GradientTransformation] = eqx.field(static=True)
     outer_loss: Callable[[PyTree, PyTree, Theta], Float[Array, ""]] = eqx.field(static=True)
-    theta: Theta
+    start: Callable[[Key[Array, ""]], PyTree] | None = eqx.field(static=True)
+    theta: Theta | None
     train: PyTree
     validation: PyTree
     horizon: int = eqx.field(static=True)
     batch: int | None = eqx.field(static=True)
     cap: float | None = eqx.field(static=True)
+    test_runs: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -76,19 +80,25 @@ class TrainingRun(System):
         batch: int | None = None,
         outer_loss: Callable[[PyTree, PyTree, Theta], Any] | None = None,
         cap: float | int | None = None,
+        test_runs: int = 10,
     ):
         self.init_model, self.loss, self.optimizer = init, loss, optimizer
         self.outer_loss = loss if outer_loss is None else outer_loss
-        self.theta = as_theta(theta)
+        self.start, self.theta = (theta, None) if callable(theta) else (None, as_theta(theta))
         self.train, self.validation = (jax.tree.map(jnp.asarray, x) for x in (train, validation))
         self.horizon = whole_number("horizon", horizon)
         self.batch = batch
         self.cap = None if cap is None else positive_number("cap", cap)
+        self.test_runs = whole_number("test_runs", test_runs)
         check_batch(batch, train=self.train, validation=self.validation)
 
     def initial_theta(self, key: Key[Array, ""] | None = None) -> Theta:
-        """Return the hyperparameters to start from; `key` is not used."""
-        return self.theta
+        """Return the hyperparameters to start from.
+
+        Args:
+            key: A JAX random key, if they are random.
+        """
+        return self.theta if self.start is None else as_theta(self.start(key))
 
     def init(self, theta: Theta, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
         params = self.init_model(key)
@@ -112,6 +122,22 @@ class TrainingRun(System):
         size = jax.tree.leaves(data)[0].shape[0]
         rows: Int[Array, " batch"] = jax.random.randint(key, (self.batch,), 0, size, jnp.int32)
         return jax.tree.map(lambda x: x[rows], data)
+
+    def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Array]:
+        """Return the mean outer loss of `test_runs` training runs, and hyperparameters with names.
+
+        Args:
+            theta: The hyperparameters; if they are a dictionary, its scalars are returned as well.
+            key: A JAX random key.
+        """
+        loss = evaluate(self, theta, key, episodes=self.test_runs).loss
+        named = theta.items() if isinstance(theta, dict) else ()
+        return {"loss": loss} | {name: x for name, x in named if jnp.ndim(x) == 0}
+
+    @property
+    def metrics_steps(self) -> int:  # type: ignore[override]
+        """The number of unroll steps in `metrics`."""
+        return self.test_runs * self.horizon
 
     def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, " horizon"]:
         """Compute the outer loss of every step of one training run.
