@@ -111,7 +111,7 @@ PES_COMPARISONS: Mapping[str, Comparison] = {
         system="rate-and-decay",
         runs={
             name: often(name.lower(), 5000, 200, seeds=seeds)
-            for name, seeds in {"NRES": 5, "PES": 5, "TES": 5, "TBPTT": 5, "RTRL": 3}.items()
+            for name, seeds in {"NRES": 5, "PES": 5, "TES": 5, "TBPTT": 3, "RTRL": 3}.items()
         },
         claims=(
             Reaches("PES"),

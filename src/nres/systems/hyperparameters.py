@@ -104,12 +104,19 @@ def many_hyperparameters(*, horizon: int = 1000, width: int = 32) -> TrainingRun
         }
 
     def optimizer(theta):
-        each = [
-            optax.sgd(jnp.exp(rate), momentum=jax.nn.sigmoid(momentum))
-            for rate, momentum in zip(theta["log_rate"], theta["momentum"], strict=True)
-        ]
-        labels = tensors.unflatten([str(i) for i in range(len(each))])
-        return optax.multi_transform({str(i): one for i, one in enumerate(each)}, labels)
+        rates, momenta = (
+            tensors.unflatten(list(values))
+            for values in (jnp.exp(theta["log_rate"]), jax.nn.sigmoid(theta["momentum"]))
+        )
+
+        def zeros(params):
+            return jax.tree.map(jnp.zeros_like, params)
+
+        def update(gradient, memory, params=None):
+            memory = jax.tree.map(lambda m, old, g: m * old + g, momenta, memory, gradient)
+            return jax.tree.map(lambda rate, x: -rate * x, rates, memory), memory
+
+        return optax.GradientTransformation(zeros, update)
 
     def loss(params, batch, theta):
         return _mlp_loss(params, batch, theta, jnp.floor(width * jax.nn.sigmoid(theta["mask"])))

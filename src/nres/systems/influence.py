@@ -1,5 +1,6 @@
 """Influence balancing: parameters whose effect at once is the opposite of their lasting effect."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -60,12 +61,21 @@ class InfluenceBalancing(Quadratic):
             theta: The parameter.
             steps: The number of steps.
         """
-        body = lambda t, state: self.A @ state + self.B @ theta  # noqa: E731
-        state = jax.lax.fori_loop(0, steps, body, self.start)
-        return 0.5 * (state[0] - 1) ** 2
+        return _final_loss(self, theta, steps)
 
     def metrics(self, theta: Float[Array, "1"], key: Key[Array, ""]) -> dict[str, Array]:
         """Return the loss after 500 steps, and `theta`."""
         return {"final_loss": self.final_loss(theta), "theta": theta[0]}
 
     metrics_steps = 500
+
+
+@eqx.filter_jit
+def _final_loss(
+    system: InfluenceBalancing, theta: Float[Array, "1"], steps: int
+) -> Float[Array, ""]:
+    def body(t, state):
+        return system.A @ state + system.B @ theta
+
+    state = jax.lax.fori_loop(0, steps, body, system.start)
+    return 0.5 * (state[0] - 1) ** 2
