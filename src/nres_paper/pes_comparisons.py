@@ -14,8 +14,10 @@ from nres_paper.grades import NOT_THERE
 from nres_paper.plans import Comparison, PlannedRun, often
 from nres_paper.value_claims import Better
 
+PES_PAPER = "Vicol et al., ICML 2021"
+"""The label of figures that are not from the paper that introduced NRES."""
 _SMALL: dict[str, Any] = {
-    "label": "PES paper",
+    "label": PES_PAPER,
     "tier": "cpu",
     "axis": "sequential_steps",
     "seeds": (0, 1, 2, 3, 4),
