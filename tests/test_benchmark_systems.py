@@ -8,7 +8,7 @@ import pytest
 
 import nres
 from helpers import as_users_run, assert_same, raises_naming
-from nres.systems import recurrent
+from nres.systems import hyperparameters, recurrent
 
 KEY = jax.random.key(3)
 
@@ -162,6 +162,73 @@ def test_batches_that_do_not_fit_are_refused(changes):
 def test_data_of_different_lengths_are_refused():
     with raises_naming(ValueError, "validation", "[4, 5]"):
         _regression(validation=(jnp.ones((4, 3)), jnp.ones(5)))
+
+
+def test_the_metrics_of_a_training_run_are_those_of_whole_runs():
+    system = _regression(batch=5, test_runs=3)
+    theta = system.initial_theta()
+    metrics = system.metrics(theta, KEY)
+    assert list(metrics) == ["loss", "penalty", "rate"]
+    expected = nres.evaluate(system, theta, KEY, episodes=3).loss
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
+    assert system.metrics_steps == 24
+
+
+def test_a_ridge_penalty_ends_at_the_ridge_estimate():
+    """NumPy solves for the weights of endless training, and finds no better penalty."""
+    system = hyperparameters.RidgePenalty(horizon=4000, start=2.0)
+    (x, y), (vx, vy) = (jax.tree.map(np.asarray, d) for d in (system.train, system.validation))
+
+    def limit(log_penalty):
+        w = np.linalg.solve(x.T @ x + np.exp(log_penalty) * np.eye(10), x.T @ y)
+        return 0.5 * np.sum((vx @ w - vy) ** 2)
+
+    theta = system.initial_theta()
+    losses = system.losses(theta, KEY)
+    np.testing.assert_allclose(losses[-1], limit(2.0), rtol=1e-3)
+    best = min(np.linspace(-8, 8, 1601), key=limit)
+    assert abs(system.best - best) < 0.02
+    metrics = system.metrics(theta, KEY)
+    np.testing.assert_allclose(metrics["distance"], abs(2.0 - best), atol=0.02)
+    np.testing.assert_allclose(metrics["loss"], limit(2.0), rtol=1e-4)
+
+
+def test_a_rate_decays():
+    system = hyperparameters.rate_and_decay()
+    theta = {"log_rate": jnp.log(0.5), "log_decay": jnp.log(2.0)}
+    optimizer = system.optimizer(theta)
+    change, memory = optimizer.update(jnp.ones(()), optimizer.init(jnp.ones(())))
+    np.testing.assert_allclose(change, -0.5, rtol=1e-6)
+    late = jax.tree.map(lambda x: jnp.full_like(x, 5000) if x.dtype == jnp.int32 else x, memory)
+    change, _ = optimizer.update(jnp.ones(()), late)
+    np.testing.assert_allclose(change, -0.5 / 4 * 1.9, rtol=1e-5)
+
+
+def test_each_tensor_has_its_rate_and_momentum_and_each_layer_its_width():
+    system = hyperparameters.many_hyperparameters(width=8)
+    theta = system.initial_theta(KEY)
+    other = system.initial_theta(jax.random.key(9))
+    assert sum(x.size for x in theta.values()) == 29
+    assert (jax.nn.sigmoid(theta["momentum"]) <= 0.9).all()
+    assert not np.allclose(theta["log_rate"], other["log_rate"])
+    params = system.init_model(KEY)
+    optimizer, ones = system.optimizer(theta), jax.tree.map(jnp.ones_like, params)
+    _, memory = optimizer.update(ones, optimizer.init(params))
+    change, _ = optimizer.update(ones, memory)
+    rates, momenta = np.exp(theta["log_rate"]), 1 / (1 + np.exp(-theta["momentum"]))
+    found = [float(x.ravel()[0]) for x in jax.tree.leaves(change)]
+    np.testing.assert_allclose(found, -rates * (1 + momenta), rtol=1e-5)
+    # Half of the eight units of each layer are kept; the weights of the others have no effect.
+    theta["mask"] = jnp.full(5, 0.1)
+    batch = system.train[0][:4], system.train[1][:4]
+    without = params[2] | {"w": params[2]["w"].at[:, 4:].set(9.0)}
+    less = params[2] | {"w": params[2]["w"].at[:, 3:].set(9.0)}
+    full, masked, changed = (
+        system.loss([*params[:2], layer, *params[3:]], batch, theta)
+        for layer in (params[2], without, less)
+    )
+    np.testing.assert_allclose(masked, full, rtol=1e-6)
+    assert abs(changed - full) > 1e-4
 
 
 def _gru_in_numpy(theta, symbols):

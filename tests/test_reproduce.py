@@ -15,8 +15,8 @@ from nres_paper.comparing import best_rate, planned, rank, read_runs, run_compar
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
-from nres_paper.plans import PlannedRun
 from nres_paper.pes_comparisons import PES_PAPER
+from nres_paper.plans import PlannedRun
 from nres_paper.reproduction import (
     Context,
     PaperFigure,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +32,7 @@ def loss_surface(
     return losses_at(system, grid.reshape(-1, 2)).reshape(grid.shape[:2])
 
 
-@jax.jit
+@eqx.filter_jit
 def losses_at(system: System, thetas: Float[Array, "points d"]) -> Float[Array, " points"]:
     """Compute the loss of one episode at each of the given parameters, with the same key."""
     key = jax.random.key(0)

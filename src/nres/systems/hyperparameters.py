@@ -164,11 +164,11 @@ def _mlp_loss(
     """Compute the cross-entropy of a perceptron that keeps the first units of hidden layers."""
     x, labels = batch
     for number, layer in enumerate(params[:-1]):
-        x = x @ layer["w"] + layer["b"]
+        x = x @ layer["w"] + layer["b"][None]
         if kept is not None:
-            x = jnp.where(jnp.arange(x.shape[-1]) < kept[number], x, 0)
+            x = jnp.where(jnp.arange(x.shape[-1])[None] < kept[number], x, 0)
         x = jax.nn.relu(x)
-    logits = x @ params[-1]["w"] + params[-1]["b"]
+    logits = x @ params[-1]["w"] + params[-1]["b"][None]
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 

@@ -1,5 +1,6 @@
 """A learning-rate schedule of two numbers, for gradient descent on a toy function."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -50,13 +51,21 @@ class ToySchedule(System):
 
     def metrics(self, theta: Float[Array, "2"], key: Key[Array, ""]) -> dict[str, Array]:
         """Return the sum of the losses of an episode, and the logarithms of both rates."""
-        total = evaluate(self, theta, key).loss * self.horizon
+        total = _mean_loss(self, theta, key) * self.horizon
         return {"total_loss": total, "log_rate_0": theta[0], "log_rate_1": theta[1]}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
         """The number of unroll steps in `metrics`."""
         return self.horizon
+
+
+# Without the decorator, each evaluation would trace the system again.
+@eqx.filter_jit
+def _mean_loss(
+    system: ToySchedule, theta: Float[Array, "2"], key: Key[Array, ""]
+) -> Float[Array, ""]:
+    return evaluate(system, theta, key).loss
 
 
 def _height(x: Float[Array, "2"]) -> Float[Array, ""]:

@@ -130,7 +130,7 @@ class TrainingRun(System):
             theta: The hyperparameters; if they are a dictionary, its scalars are returned as well.
             key: A JAX random key.
         """
-        loss = evaluate(self, theta, key, episodes=self.test_runs).loss
+        loss = _mean_loss(self, theta, key)
         named = theta.items() if isinstance(theta, dict) else ()
         return {"loss": loss} | {name: x for name, x in named if jnp.ndim(x) == 0}
 
@@ -150,6 +150,12 @@ class TrainingRun(System):
             One loss per step.
         """
         return _losses(self, theta, key)
+
+
+# Without the decorator, each evaluation would trace the system again.
+@eqx.filter_jit
+def _mean_loss(system: TrainingRun, theta: Theta, key: Key[Array, ""]) -> Float[Array, ""]:
+    return evaluate(system, theta, key, episodes=system.test_runs).loss
 
 
 @eqx.filter_jit
