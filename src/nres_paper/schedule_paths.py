@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import nres
-from nres.figures import COLOURS, DISPLAY_NAMES, line_style, losses_at, save_drawing
+from nres.figures import COLOURS, DISPLAY_NAMES, line_style, losses_at, plain_numbers, save_drawing
 from nres.runs import build, device, read_lines, versions, write_lines
 from nres.systems import ToySchedule
 from nres_paper.grades import BAND, DIFFERS, HOLDS, NOT_THERE, SHOWN, Check
@@ -91,7 +91,8 @@ def _draw(rows: dict[str, dict[str, Any]], points: int, path: Path) -> None:
         rasterized=True,
         shading="nearest",
     )
-    figure.colorbar(image, ax=surface, label="sum of the losses")
+    bar = figure.colorbar(image, ax=surface, label="sum of the losses")
+    plain_numbers(bar.ax.yaxis)
     for method, row in rows.items():
         name, x, y = DISPLAY_NAMES[method], row["log_rate_0"], row["log_rate_1"]
         surface.plot(x, y, label=name, **line_style(name))
@@ -119,7 +120,8 @@ def _draw(rows: dict[str, dict[str, Any]], points: int, path: Path) -> None:
         title="The schedule that NRES learns",
     )
     schedule.grid(alpha=0.3)
-    schedule.legend(frameon=False, fontsize="small")
+    plain_numbers(schedule.yaxis)
+    schedule.legend(loc=(0.03, 0.09), frameon=False, fontsize="small")
     surface.legend(loc="upper left", fontsize="small", ncols=2)
     save_drawing(figure, path)
 

@@ -166,7 +166,8 @@ def _mlp_loss(
     for number, layer in enumerate(params[:-1]):
         x = x @ layer["w"] + layer["b"][None]
         if kept is not None:
-            x = jnp.where(jnp.arange(x.shape[-1])[None] < kept[number], x, 0)
+            units = jnp.arange(x.shape[-1], dtype=kept.dtype)
+            x = jnp.where(units[None] < kept[number], x, 0)
         x = jax.nn.relu(x)
     logits = x @ params[-1]["w"] + params[-1]["b"][None]
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
