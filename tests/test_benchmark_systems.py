@@ -208,6 +208,8 @@ def test_each_tensor_has_its_rate_and_momentum_and_each_layer_its_width():
     system = hyperparameters.many_hyperparameters(width=8)
     theta = system.initial_theta(KEY)
     other = system.initial_theta(jax.random.key(9))
+    with raises_naming(ValueError, "initial_theta", "key"):
+        system.initial_theta()
     assert sum(x.size for x in theta.values()) == 29
     assert (jax.nn.sigmoid(theta["momentum"]) <= 0.9).all()
     assert not np.allclose(theta["log_rate"], other["log_rate"])

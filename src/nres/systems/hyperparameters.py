@@ -91,11 +91,12 @@ def many_hyperparameters(*, horizon: int = 1000, width: int = 32) -> TrainingRun
         ```
     """
     init = functools.partial(_init_mlp, sizes=(64, *[width] * _HIDDEN, 10))
-    tensors = jax.tree.structure(jax.eval_shape(init, jax.random.key(0)))
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    tensors, count = jax.tree.structure(shapes), len(jax.tree.leaves(shapes))
 
     def start(key):
         masks, rates, momenta = jax.random.split(key, 3)
-        uniform, count = jax.random.uniform, tensors.num_leaves
+        uniform = jax.random.uniform
         ends = [jax.scipy.special.logit(x) for x in (0.2, 0.8, 0.01, 0.9)]
         return {
             "mask": uniform(masks, (_HIDDEN,), minval=ends[0], maxval=ends[1]),
@@ -105,7 +106,7 @@ def many_hyperparameters(*, horizon: int = 1000, width: int = 32) -> TrainingRun
 
     def optimizer(theta):
         rates, momenta = (
-            tensors.unflatten(list(values))
+            jax.tree.unflatten(tensors, list(values))
             for values in (jnp.exp(theta["log_rate"]), jax.nn.sigmoid(theta["momentum"]))
         )
 

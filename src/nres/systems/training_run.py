@@ -96,9 +96,16 @@ class TrainingRun(System):
         """Return the hyperparameters to start from.
 
         Args:
-            key: A JAX random key, if they are random.
+            key: A JAX random key, if they are drawn at random.
+
+        Raises:
+            ValueError: If they are drawn at random, and there is no key.
         """
-        return self.theta if self.start is None else as_theta(self.start(key))
+        if self.start is None:
+            return self.theta
+        if key is None:
+            raise ValueError("initial_theta draws these hyperparameters at random: give it a key.")
+        return as_theta(self.start(key))
 
     def init(self, theta: Theta, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
         params = self.init_model(key)
