@@ -75,8 +75,12 @@ PES_COMPARISONS: Mapping[str, Comparison] = {
             _sooner(),
             _sooner(", N = 10"),
         ),
-        level=1e-4,
+        # The mean loss of an episode with 5,000 steps is least where the loss after 500 steps is
+        # 3.3e-4, because episodes begin far from their limit.
+        options={"horizon": 5000},
+        level=1e-3,
         shown="loss after 500 steps",
+        remark="Episodes have 5,000 steps; in that paper, they never end.",
         top=1e3,
         **_SMALL,
     ),
