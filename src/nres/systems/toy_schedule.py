@@ -20,9 +20,6 @@ class ToySchedule(System):
     and costs $f$ at the new x. A large rate at the beginning crosses the ripples, which looks bad
     for many steps; methods that see only a few steps therefore keep the rate small.
 
-    Args:
-        horizon: T, the number of steps in an episode.
-
     Example:
         ```python
         system = nres.systems.ToySchedule()
@@ -35,6 +32,7 @@ class ToySchedule(System):
     """
 
     horizon: int = 100
+    """T, the number of steps in an episode."""
 
     def initial_theta(self, key: Key[Array, ""] | None = None) -> Float[Array, "2"]:
         """Return the starting point of the experiments; `key` is not used."""
