@@ -275,7 +275,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         RidgePenalty,
         {
             **{name: _ridge() for name in ("nres", "pes", "tes")},
-            **{name: _ridge(sigma=None, workers=1) for name in ("tbptt", "rtrl")},
+            "rtrl": _ridge(sigma=None, workers=1),
         },
         RidgePenalty,
     ),
