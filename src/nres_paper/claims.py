@@ -259,7 +259,11 @@ class NoSlower:
         reached |= {self.than: ranking.at_least(self.than, self.axis)}
         pairs = ranking.paired(self.name, self.than, reached)
         if not all(0 < mine < math.inf and other > 0 for mine, other in pairs):
-            return "some seeds do not reach the level", UNKNOWN
+            counts = [
+                f"{ranking.arrived(name)} of {len(ranking.runs[name])} seeds of {name}"
+                for name in self.names
+            ]
+            return f"{' and '.join(counts)} reach the level", UNKNOWN
         found = estimate([mine / other for mine, other in pairs])
         there, seeds = ranking.arrived(self.than), len(ranking.runs[self.than])
         never = there < seeds  # the factor is an upper bound
