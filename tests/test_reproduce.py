@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -255,6 +256,7 @@ def test_ranking_of_a_comparison(tmp_path):
     result = rank(comparison, run_comparison(comparison, tmp_path, **settings))
     assert result.ratio("PES") == 4
     assert result.ratio("FullES") == 2
+    assert math.isnan(result.ratio("FullES", "GPES"))
     described = result.to_json("PES")
     assert described["times_longer"] == 4
     assert described["reached"]["update"] == [20, 20]
