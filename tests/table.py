@@ -29,6 +29,7 @@ DIFFERENTIATING = {
     "TBPTT": lambda system, **kw: nres.TBPTT(system, workers=4, window=4, **kw),
     "DODGE": lambda system, **kw: nres.DODGE(system, workers=4, window=4, **kw),
     "UORO": lambda system, **kw: nres.UORO(system, workers=4, window=4, **kw),
+    "RTRL": lambda system, **kw: nres.RTRL(system, workers=4, window=4, **kw),
 }
 ESTIMATORS = STRATEGIES | DIFFERENTIATING
 

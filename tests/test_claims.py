@@ -104,8 +104,11 @@ def test_the_paired_test_is_a_t_test_on_logarithms():
         (NoSlower("NRES", "PES", "little"), "0.265×", "holds"),
         (NoSlower("PES", "NRES", "little"), "3.78×", "fails"),
         (NoSlower("NRES", "GPES", "little"), "0.986×", "not established"),
+        # Where a method never arrives, the ratio is only a bound.
         (NoSlower("NRES", "TES", "little"), "< 0.0996×", "holds"),
+        (NoSlower("NRES", "TES", "little", 0.05), "0 of 3 seeds of TES reach", "not established"),
         (NoSlower("TES", "NRES", "little"), "> 10×", "fails"),
+        (Better(("NRES",), ("PES",), in_paper=False), "NRES 79.65, PES 94.68; p = ", "holds"),
         (NearBest("NRES", ("GPES", "PES")), "NRES: 10 (8 to 12); GPES: 10; PES: 37.3", "holds"),
         (NearBest("PES", ("NRES",)), "PES: 37.3 (36 to 40); NRES: 10 (8 to 12)", "differs"),
         (Ends("GPES", "NRES", near=True), "1 (95%", "holds"),
@@ -198,6 +201,8 @@ def test_verdicts():
         return verdict([Check("", "", "", grade) for grade in grades])
 
     assert of("holds") == of("holds", "shown") == "yes"
+    other = Check("", "not in the paper", "", "fails")
+    assert verdict([Check("", "", "", "holds"), other]) == "yes"
     assert of("fails") == "no"
     assert of("not run yet") == of("shown") == "not run yet"
     assert of("not established", "not run yet") == "not established"

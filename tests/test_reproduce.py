@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from nres_paper.comparing import best_rate, planned, rank, read_runs, run_compar
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
+from nres_paper.pes_comparisons import PES_PAPER
 from nres_paper.plans import PlannedRun
 from nres_paper.reproduction import (
     Context,
@@ -254,6 +256,7 @@ def test_ranking_of_a_comparison(tmp_path):
     result = rank(comparison, run_comparison(comparison, tmp_path, **settings))
     assert result.ratio("PES") == 4
     assert result.ratio("FullES") == 2
+    assert math.isnan(result.ratio("FullES", "GPES"))
     described = result.to_json("PES")
     assert described["times_longer"] == 4
     assert described["reached"]["update"] == [20, 20]
@@ -408,7 +411,10 @@ def test_a_figure_may_land_before_its_results(tmp_path, monkeypatch):
     assert "not run yet" in line_with("[new-one]", reproduction_page.reproduction())
     assert "not run yet" in readme.filled("<!-- reproduction -->nothing<!-- end -->")
     lines = reproduction_page.reproduction().count(") |  |  | not run yet |")  # of whole figures
-    assert lines == len(with_new) - len(KEPT)
+    here = {name for name, figure in with_new.items() if figure.label != PES_PAPER}
+    assert lines == len(here - KEPT.keys())
+    assert "## pes-ridge\n" in reproduction_page.pes_figures()
+    assert "pes-ridge" not in reproduction_page.figures()
     *_, section = reproduction_page.figures().partition("## new-one\n")
     assert "It will be shown." in section
     assert "not run yet" in section.lower()

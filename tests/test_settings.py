@@ -18,6 +18,7 @@ from helpers import as_users_run, invoke
 from nres import runs
 from nres.cli import app
 from nres.runs.placement import relocated
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import DECLARATIONS, Settings, default_of
 
 ROOT = Path(__file__).parent.parent
@@ -185,7 +186,7 @@ def test_settings_are_filled_from_the_paper():
     assert settings.lr == "1e-05,1000:1e-06"
     assert runs.resolve("lorenz", "pes", lr=0.5).lr == "0.5"
     assert runs.resolve("lorenz", "fulles").window is None
-    for method in runs.METHODS:
+    for method in SYSTEMS["lorenz"].presets:
         with as_users_run():
             components = runs.build(runs.resolve("lorenz", method))
         assert type(components.estimator).__name__.lower() == method

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 from nres_paper.comparing import place
 from nres_paper.figures import FIGURES
-from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, SHOWN, UNKNOWN, VERDICTS
+from nres_paper.grades import DIFFERS, FAILS, HOLDS, NOT_RUN, NOT_THERE, SHOWN, UNKNOWN, VERDICTS
+from nres_paper.pes_comparisons import PES_PAPER
 from nres_paper.reproduction import PaperFigure, read_summaries, verdict_line
 from results import ROOT, load, table
 
@@ -58,7 +59,12 @@ def counts() -> Counts:
 
 
 def _in_paper() -> list[str]:
-    return [name for name, figure in FIGURES.items() if figure.label]
+    return [name for name, figure in _figures().items() if figure.label]
+
+
+def _figures(pes_paper: bool = False) -> dict[str, PaperFigure]:
+    """Return the figures of the page on the paper, or those of the paper that introduced PES."""
+    return {n: f for n, f in FIGURES.items() if (f.label == PES_PAPER) == pes_paper}
 
 
 def summary() -> str:
@@ -89,7 +95,7 @@ def summary() -> str:
 
 def _graded() -> dict[str, dict[str, Any]]:
     """Return the summaries of figures in the paper that have a verdict."""
-    summaries = read_summaries(ROOT / "results", FIGURES)
+    summaries = read_summaries(ROOT / "results", _figures())
     wanted = [name for name in VERDICTS if name != NOT_RUN]
     return {name: s for name, s in summaries.items() if s["reproduced"] in wanted}
 
@@ -111,9 +117,9 @@ def _told(name: str, summary: dict[str, Any]) -> str:
 
 def reproduction() -> str:
     """List all checks in one table, and name the figures that have no results yet."""
-    summaries = read_summaries(ROOT / "results", FIGURES)
+    summaries = read_summaries(ROOT / "results", _figures())
     rows = []
-    for name in FIGURES:
+    for name in _figures():
         link = f"[{name}](#{name.lower()})"
         if name not in summaries:
             rows.append([link, "", "", NOT_RUN, ""])
@@ -131,9 +137,30 @@ def _text_table(heading: list[str], rows: list[list[str]]) -> str:
 
 def figures() -> str:
     """Show each figure with its claim, its checks and the command that makes it."""
-    summaries = read_summaries(ROOT / "results", FIGURES)
+    return _sections(_figures())
+
+
+def pes_figures() -> str:
+    """Show each figure of the paper that introduced PES."""
+    return _sections(_figures(pes_paper=True))
+
+
+def nres_or_pes() -> str:
+    """List the statements that compare NRES with PES on the problems of the latter."""
+    found = read_summaries(ROOT / "results", _figures(pes_paper=True))
+    rows = [
+        [f"[{name}](#{name})", check["about"], check["ours"], check["grade"]]
+        for name, summary in found.items()
+        for check in summary["checks"]
+        if check["paper"] == NOT_THERE and check["grade"] != SHOWN
+    ]
+    return _text_table(["problem", "statement", "here", "verdict"], rows)
+
+
+def _sections(chosen: dict[str, PaperFigure]) -> str:
+    summaries = read_summaries(ROOT / "results", chosen)
     parts = []
-    for name, figure in FIGURES.items():
+    for name, figure in chosen.items():
         parts.append(f"\n## {name}\n")
         parts += _shown(name, summaries[name]) if name in summaries else _not_run(name, figure)
     return "\n".join([*parts, ""])
@@ -163,7 +190,7 @@ def _not_run(name: str, figure: PaperFigure) -> list[str]:
 
 
 def _label(label: str) -> str:
-    return f" In the paper: {label}." if label else ""
+    return f" In the paper: {label}." if label not in ("", PES_PAPER) else ""
 
 
 def level(numbers: dict) -> str:
@@ -186,4 +213,4 @@ def batching() -> str:
     return f"{rates[400] / rates[100]:.1f}"
 
 
-PARTS = (summary, reproduction, figures, batching)
+PARTS = (summary, reproduction, figures, batching, pes_figures, nres_or_pes)

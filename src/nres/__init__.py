@@ -16,6 +16,7 @@ from nres.estimators import DODGE as DODGE
 from nres.estimators import GPES as GPES
 from nres.estimators import NRES as NRES
 from nres.estimators import PES as PES
+from nres.estimators import RTRL as RTRL
 from nres.estimators import TBPTT as TBPTT
 from nres.estimators import TES as TES
 from nres.estimators import UORO as UORO

@@ -112,6 +112,27 @@ def check_prefix(name: str, values: PyTree, theta: PyTree) -> None:
         ) from error
 
 
+def check_batch(batch: int | None, **data: PyTree) -> None:
+    """Raise a `ValueError` unless data have equally long arrays, from which a batch can be drawn.
+
+    Args:
+        batch: The number of examples per batch; `None` means all of them.
+        data: Pytrees of arrays by name, whose first axis numbers the examples.
+    """
+    for name, arrays in data.items():
+        sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)}
+        if len(sizes) != 1:
+            raise ValueError(
+                f"{name} must be arrays with one example in each row, and of the same length; "
+                f"got {sorted(sizes)} rows."
+            )
+        if not 1 <= (1 if batch is None else batch) <= min(sizes):
+            raise ValueError(
+                f"batch must be from 1 to the number of examples, got {batch} and "
+                f"{min(sizes)} examples in {name}."
+            )
+
+
 def check_fits(window: int, horizon: int) -> None:
     """Raise a `ValueError` if the window is longer than an episode."""
     if whole_number("window", window) > horizon:

@@ -7,6 +7,7 @@ from nres_paper.default_comparisons import DEFAULT_COMPARISONS
 from nres_paper.lorenz_comparisons import LORENZ_COMPARISONS
 from nres_paper.mujoco_comparisons import MUJOCO_COMPARISONS
 from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
+from nres_paper.pes_comparisons import PES_COMPARISONS
 from nres_paper.plans import Comparison
 from nres_paper.rate_comparisons import RATE_COMPARISONS
 
@@ -17,5 +18,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **MUJOCO_COMPARISONS,
         **RATE_COMPARISONS,
         **DEFAULT_COMPARISONS,
+        **PES_COMPARISONS,
     }
 )

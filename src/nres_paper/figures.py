@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres_paper import defaults_table, learning, lorenz, starts, wall_clock
+from nres_paper import defaults_table, learning, lorenz, schedule_paths, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.reductions.study import REDUCTIONS
 from nres_paper.reproduction import PaperFigure, of_comparison
@@ -16,6 +16,7 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "lorenz-surface": lorenz.SURFACE,
         "lorenz-paths": lorenz.PATHS,
         **{name: of_comparison(comparison) for name, comparison in COMPARISONS.items()},
+        "pes-schedule-paths": schedule_paths.SCHEDULE_PATHS,
         "halfcheetah-starts": starts.STARTS_FIGURE,
         "variance-K": of_periods(_LEARNED, "gpu", "Figure 3"),
         "variance-fulles": of_full_es(_LEARNED, "gpu", "Figure 4 (b)"),

@@ -26,6 +26,8 @@ NEAR = 1.1
 
 HOLDS, DIFFERS, FAILS = "holds", "differs", "fails"
 UNKNOWN, NOT_RUN, SHOWN = "not established", "not run yet", "shown"
+NOT_THERE = "not in the paper"
+"""The words for the paper's side of a statement that the paper does not make."""
 GRADES = (HOLDS, DIFFERS, FAILS, UNKNOWN, NOT_RUN, SHOWN)
 
 
@@ -44,8 +46,8 @@ VERDICTS = ("yes", "in part", "no", UNKNOWN, NOT_RUN)
 
 
 def verdict(checks: Sequence[Check]) -> str:
-    """Combine the grades of all statements into one of `VERDICTS`."""
-    grades = {check.grade for check in checks} - {SHOWN}
+    """Combine the grades of all statements of the paper into one of `VERDICTS`."""
+    grades = {check.grade for check in checks if check.paper != NOT_THERE} - {SHOWN}
     if grades == {HOLDS}:
         return "yes"
     if grades & {HOLDS, DIFFERS}:

@@ -20,7 +20,7 @@ from nres.runs import (
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, read_optimizer
 from nres_paper import learned_optimizer
 from nres_paper.comparing import FinishedRun, find_run, read_runs, write_runs
-from nres_paper.grades import FAILS, HOLDS, Check
+from nres_paper.grades import FAILS, HOLDS, NOT_THERE, Check
 from nres_paper.lorenz import local_minima
 from nres_paper.original import original
 from nres_paper.reproduction import Context, PaperFigure, Result, first_and_others
@@ -144,7 +144,7 @@ def _learned(context: Context) -> Result:
     best = min((name for name in means if name != "learned"), key=means.__getitem__)
     check = Check(
         "mean loss on its own task",
-        "not in the paper",
+        NOT_THERE,
         f"learned: {means['learned']:.3f}; {best}: {means[best]:.3f}",
         HOLDS if means["learned"] < means[best] else FAILS,
     )

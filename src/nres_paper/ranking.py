@@ -148,8 +148,10 @@ class Ranking:
     def ratio(self, name: str, than: str = REFERENCE) -> float:
         """Return the median ratio: infinite if a method mostly misses the level.
 
-        It is NaN if the other method mostly misses the level.
+        It is NaN if the other method mostly misses the level, or has no runs.
         """
+        if than not in self.runs:
+            return math.nan
         times = {n: self.reached(n) for n in (name, than)}
         pairs = self.paired(name, than, times)
         over = [mine / other if 0 < other < math.inf else 0.0 for mine, other in pairs]

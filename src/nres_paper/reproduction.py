@@ -13,7 +13,7 @@ from nres_paper.auto import Auto
 from nres_paper.claims import all_checks
 from nres_paper.comparing import FinishedRun, best_rate, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
-from nres_paper.grades import SHOWN, Check, verdict
+from nres_paper.grades import NOT_THERE, SHOWN, Check, verdict
 from nres_paper.plans import Comparison
 
 
@@ -202,7 +202,6 @@ def make_summary(figure: PaperFigure, context: Context) -> dict[str, Any]:
     return summary
 
 
-_NOT_THERE = "not in the paper"
 _TOO_SMALL = "too small to tell"
 
 
@@ -214,7 +213,7 @@ def _to_json(check: Check, quick: bool) -> dict[str, Any]:
 def _verdict(figure: PaperFigure, context: Context, result: Result) -> str:
     if context.quick:
         return _TOO_SMALL
-    return verdict(result.checks) if figure.label else _NOT_THERE
+    return verdict(result.checks) if figure.label else NOT_THERE
 
 
 def verdict_line(summary: dict[str, Any]) -> str:
@@ -222,7 +221,7 @@ def verdict_line(summary: dict[str, Any]) -> str:
     found = summary["reproduced"]
     if found == _TOO_SMALL:
         return "This quick version shows that the command runs. It is too small for a verdict."
-    return _NOT_THERE.capitalize() if found == _NOT_THERE else f"Reproduced: {found}"
+    return NOT_THERE.capitalize() if found == NOT_THERE else f"Reproduced: {found}"
 
 
 def read_summaries(folder: Path, figures: Mapping[str, PaperFigure]) -> dict[str, dict[str, Any]]:

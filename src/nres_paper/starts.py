@@ -9,7 +9,7 @@ from nres.figures import COLOURS, save_drawing
 from nres.runs import Settings
 from nres_paper.comparing import FinishedRun, carry_out, read_runs
 from nres_paper.comparisons import COMPARISONS
-from nres_paper.grades import SHOWN, Check
+from nres_paper.grades import NOT_THERE, SHOWN, Check
 from nres_paper.mujoco_comparisons import HALFCHEETAH_SOLVED
 from nres_paper.original import original
 from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
@@ -35,7 +35,7 @@ def _make(context: Context) -> Result:
     solved = sum(bool((_returns(run) >= THRESHOLD).any()) for run in runs)
     check = Check(
         "initial parameters from which NRES solves HalfCheetah in 1,000 updates",
-        "not in the paper",
+        NOT_THERE,
         f"{solved} of {len(runs)}",
         SHOWN,
     )

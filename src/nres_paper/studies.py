@@ -14,7 +14,7 @@ from nres.figures import periods_figure
 from nres.runs import Settings, SettingsError, build, device, versions, write_json
 from nres.variance import Row, sweep_along
 from nres_paper import variance
-from nres_paper.grades import BAND, DIFFERS, FAILS, HOLDS, SHOWN, UNKNOWN, Check
+from nres_paper.grades import BAND, DIFFERS, FAILS, HOLDS, NOT_THERE, SHOWN, UNKNOWN, Check
 from nres_paper.reproduction import Context, PaperFigure, Result
 from nres_paper.trajectory import pes_settings, pes_trajectory
 
@@ -81,7 +81,7 @@ def of_full_es(system: str, tier: str, label: str = "") -> PaperFigure:
             ]
         else:
             text = f"{min(ratios):.3g} to {max(ratios):.3g}×"
-            checks.append(Check("FullES / NRES", "not in the paper", text, SHOWN))
+            checks.append(Check("FullES / NRES", NOT_THERE, text, SHOWN))
         return Result(tuple(checks), {"fulles_over_nres": ratios}, **metadata)
 
     claim = (
@@ -121,7 +121,7 @@ def _total(row: Row) -> float:
 def _share(about: str, right: list[bool | None], label: str) -> Check:
     """Grade an order of variances that should hold at all checkpoints."""
     grade = HOLDS if all(right) else FAILS if False in right else UNKNOWN
-    paper = "all" if label else "not in the paper"
+    paper = "all" if label else NOT_THERE
     text = f"{right.count(True)} of {len(right)}"
     if None in right:
         text += f"; {right.count(None)} not established, because intervals overlap"

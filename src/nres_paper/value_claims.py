@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from nres_paper.claims import in_order, paired_ratio
-from nres_paper.grades import FAILS, HOLDS, NEAR, UNKNOWN, spread
+from nres_paper.grades import FAILS, HOLDS, NEAR, NOT_THERE, UNKNOWN, spread
 from nres_paper.ranking import Ranking, estimate
 
 
@@ -39,6 +39,7 @@ class Better:
     these: tuple[str, ...]
     those: tuple[str, ...]
     longer: bool = False
+    in_paper: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,7 +48,8 @@ class Better:
     @property
     def said(self) -> tuple[str, str]:
         about = f"best value of {', '.join(self.these)}" + ", in longer runs" * self.longer
-        return about, f"better than {', '.join(self.those)}"
+        better = f"better than {', '.join(self.those)}"
+        return (about, better) if self.in_paper else (f"{about}, {better}", NOT_THERE)
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         best = {name: ranking.least(name) for name in self.names}

@@ -1,4 +1,4 @@
-"""`nres demo`: run all nine methods on a chaotic system, in about a minute."""
+"""`nres demo`: run nine methods on a chaotic system, in about a minute."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +36,7 @@ def demo(
     ] = Path("."),
     seed: Seed = 0,
 ) -> None:
-    """Fit a chaotic system with each of the nine methods; print a table and draw a figure.
+    """Fit a chaotic system with each of nine methods; print a table and draw a figure.
 
     Example: nres demo --out results/demo
     """

@@ -13,6 +13,7 @@ from nres.estimators.es import FullES as FullES
 from nres.estimators.forward import DODGE as DODGE
 from nres.estimators.forward import UORO as UORO
 from nres.estimators.nonfinite import NonFiniteError as NonFiniteError
+from nres.estimators.rtrl import RTRL as RTRL
 from nres.estimators.values import Estimate as Estimate
 from nres.estimators.values import EstimatorState as EstimatorState
 from nres.estimators.values import Info as Info

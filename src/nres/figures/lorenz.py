@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from nres.evaluation import evaluate
 from nres.figures.style import COLOURS, line_style
 from nres.files import save_figure
 from nres.results import TrainResult
+from nres.system import System
 from nres.systems import Lorenz
 
 # Black lines have to stand out everywhere, so the surface is never darker than grey.
@@ -30,10 +32,10 @@ def loss_surface(
     return losses_at(system, grid.reshape(-1, 2)).reshape(grid.shape[:2])
 
 
-@jax.jit
-def losses_at(system: Lorenz, thetas: Float[Array, "points 2"]) -> Float[Array, " points"]:
-    """Compute the training loss at each of the given parameters."""
-    key = jax.random.key(0)  # the system draws no random numbers
+@eqx.filter_jit
+def losses_at(system: System, thetas: Float[Array, "points d"]) -> Float[Array, " points"]:
+    """Compute the loss of one episode at each of the given parameters, with the same key."""
+    key = jax.random.key(0)
     return jax.vmap(lambda theta: evaluate(system, theta, key).loss)(thetas)
 
 

@@ -48,6 +48,9 @@ METHODS: Mapping[str, MethodInfo] = MappingProxyType(
         "uoro": MethodInfo(
             estimators.UORO, ("workers", *_ONLINE), "unbiased; rank-one forward mode", 1
         ),
+        "rtrl": MethodInfo(
+            estimators.RTRL, ("workers", *_ONLINE), "exact; forward mode, for few parameters", 1
+        ),
     }
 )
 

@@ -1,7 +1,7 @@
 """The registry: systems known by name, and the preset settings of each method on them.
 
-The numbers are the hyperparameters that Li et al. (NeurIPS 2023) tuned, and the seeds are those of
-their initial parameters.
+Unless a comment says otherwise, the numbers are the hyperparameters that Li et al. (NeurIPS 2023)
+tuned, and the seeds are those of their initial parameters.
 """
 
 import dataclasses
@@ -13,7 +13,8 @@ import jax
 
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
-from nres.systems import Lorenz
+from nres.systems import InfluenceBalancing, Lorenz, ToySchedule, TrainingRun
+from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
 from nres.systems.learned_optimizer import (
     LearnedOptimizerSystem,
     PerParameterMLP,
@@ -123,6 +124,26 @@ def _learned_cifar(**settings: Any) -> Preset:
     return _learned(**({"workers": 10, "window": 100, "updates": 20_000} | settings))
 
 
+def _balancing(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-4", "workers": 500, "window": 1, "sigma": "0.1"}
+    return Preset(**(online | {"updates": 3000} | settings))
+
+
+def _toy(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 50, "window": 10, "sigma": "0.3"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _tuned(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 10, "window": 10, "sigma": "0.1"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _ridge(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "3e-3", "workers": 2, "window": 1, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
+
+
 def _swimmer(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 30, "window": 100, "sigma": "0.3", "updates": 100}
     return Preset(**(online | settings))
@@ -212,7 +233,53 @@ SYSTEMS: dict[str, KnownSystem] = {
         start_seed=1,
         start=policy_start,
     ),
-    # These are not in the paper, so the user gives a sigma and a learning rate.
+    # The settings of Vicol et al. (ICML 2021), with pairs as workers.
+    "influence-balancing": KnownSystem(
+        "a parameter whose effect at once is the opposite of its lasting one, T = 1000",
+        InfluenceBalancing,
+        {
+            **{name: _balancing() for name in ("nres", "pes", "tes")},
+            "gpes": _balancing(period=100),
+            **{name: _balancing(sigma=None, workers=1) for name in ("tbptt", "rtrl")},
+            "uoro": _balancing(sigma=None, workers=1, lr="1e-5"),
+        },
+        InfluenceBalancing,
+    ),
+    "toy-schedule": KnownSystem(
+        "a learning rate and its last value on a toy function, T = 100",
+        ToySchedule,
+        {
+            **{name: _toy() for name in ("nres", "pes")},
+            "tes": _toy(sigma="1"),
+            **{name: _toy(sigma=None, workers=1) for name in ("tbptt", "uoro", "rtrl")},
+        },
+        ToySchedule,
+    ),
+    "rate-and-decay": KnownSystem(
+        "the learning rate of a perceptron and its decay, T = 5000",
+        rate_and_decay,
+        {
+            **{name: _tuned() for name in ("nres", "pes", "tes")},
+            **{name: _tuned(sigma=None) for name in ("tbptt", "rtrl")},
+        },
+        TrainingRun,
+    ),
+    "many-hyperparameters": KnownSystem(
+        "29 hyperparameters of a perceptron, T = 1000",
+        many_hyperparameters,
+        {name: _tuned(workers=5, sigma="0.3", updates=6000) for name in ("nres", "pes", "tes")},
+        TrainingRun,
+    ),
+    "ridge-penalty": KnownSystem(
+        "the penalty of a linear regression, T = 100,000",
+        RidgePenalty,
+        {
+            **{name: _ridge() for name in ("nres", "pes", "tes")},
+            "rtrl": _ridge(sigma=None, workers=1),
+        },
+        RidgePenalty,
+    ),
+    # These are not in a paper, so the user gives a sigma and a learning rate.
     **{
         task: KnownSystem(
             f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool

@@ -3,9 +3,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nres.systems import hyperparameters as hyperparameters
+from nres.systems import recurrent as recurrent
+from nres.systems.influence import InfluenceBalancing as InfluenceBalancing
 from nres.systems.lorenz import Lorenz as Lorenz
 from nres.systems.lorenz import LorenzTest as LorenzTest
 from nres.systems.quadratic import Quadratic as Quadratic
+from nres.systems.toy_schedule import ToySchedule as ToySchedule
+from nres.systems.training_run import TrainingRun as TrainingRun
 
 # Its kernels import Pallas, which is slow: import it on first use (PEP 562).
 if TYPE_CHECKING:

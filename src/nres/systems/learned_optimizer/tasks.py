@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.checks import check_batch
 from nres.data import Images, cifar10, fashion_mnist
 from nres.systems.learned_optimizer.convolutional import init_convolutional
 from nres.systems.learned_optimizer.dense import init_dense
@@ -83,18 +84,7 @@ class Task(eqx.Module):
         if evaluated_on is not None:
             self.evaluated_on = jax.tree.map(jnp.asarray, evaluated_on)
         self.batch = batch
-        for name, data in (("train", self.train), ("evaluated_on", self.evaluated_on)):
-            sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(data)}
-            if len(sizes) != 1:
-                raise ValueError(
-                    f"{name} must be arrays with one example in each row, and of the same length; "
-                    f"got {sorted(sizes)} rows."
-                )
-            if not 1 <= batch <= min(sizes):
-                raise ValueError(
-                    f"batch must be from 1 to the number of examples, got {batch} and "
-                    f"{min(sizes)} examples in {name}."
-                )
+        check_batch(batch, train=self.train, evaluated_on=self.evaluated_on)
 
     @property
     def sizes(self) -> tuple[int, int]:
