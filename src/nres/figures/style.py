@@ -18,8 +18,9 @@ COLOURS = {
     "TBPTT": "#ee9922",
     "DODGE": "#0077bb",
     "UORO": "#33aa77",
+    "RTRL": "#8c564b",
 }
-DASHED = {"BPTT", "TBPTT", "DODGE", "UORO"}
+DASHED = {"BPTT", "TBPTT", "DODGE", "UORO", "RTRL"}
 DISPLAY_NAMES = {name.lower(): name for name in COLOURS}
 
 
