@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres_paper import learning, lorenz, starts, wall_clock
+from nres_paper import learning, lorenz, memory, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.reproduction import PaperFigure, of_comparison
 from nres_paper.studies import of_full_es, of_periods
@@ -22,6 +22,7 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu"),
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
+        "rnn-memory": memory.MEMORY,
         "wall-clock": wall_clock.WALL_CLOCK,
     }
 )
