@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres_paper import learning, lorenz, memory, starts, wall_clock
+from nres_paper import learning, lorenz, memory, recurrent_variance, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.reproduction import PaperFigure, of_comparison
 from nres_paper.studies import of_full_es, of_periods
@@ -23,6 +23,7 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
         "rnn-memory": memory.MEMORY,
+        "pes-lstm": recurrent_variance.LSTM_VARIANCE,
         "wall-clock": wall_clock.WALL_CLOCK,
     }
 )
