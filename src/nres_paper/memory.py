@@ -35,7 +35,7 @@ _FLAT = 1.01
 def memory_of(estimator: Estimator, theta: Any) -> int:
     """Return the bytes that one compiled update needs: arguments, results and in between."""
     state = jax.eval_shape(estimator.init, theta, jax.random.key(0))
-    plan = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
+    plan: Any = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
     return (
         plan.argument_size_in_bytes
         + plan.output_size_in_bytes
