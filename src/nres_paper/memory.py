@@ -8,7 +8,6 @@ import jax
 from matplotlib.figure import Figure
 
 import nres
-from nres.estimators import Estimator
 from nres.figures import line_style, plain_numbers, save_drawing
 from nres.runs import write_json
 from nres.systems import recurrent
@@ -18,7 +17,7 @@ from nres_paper.reproduction import Context, PaperFigure, Result
 _HORIZONS, _QUICK_HORIZONS = (100, 1000, 10_000, 100_000), (8, 16)
 _WORKERS, _WINDOW = 100, 4
 _STORES_ALL = "BPTT, every state stored"
-_METHODS: dict[str, Callable[[Any], Estimator]] = {
+_METHODS: dict[str, Callable[[Any], nres.Estimator]] = {
     "NRES": lambda system: nres.NRES(system, workers=_WORKERS, window=_WINDOW, sigma=0.03),
     "PES": lambda system: nres.PES(system, workers=_WORKERS, window=_WINDOW, sigma=0.03),
     "TBPTT": lambda system: nres.TBPTT(system, workers=_WORKERS, window=_WINDOW),
@@ -32,7 +31,7 @@ _IN_WINDOWS = ("NRES", "PES", "TBPTT")
 _FLAT = 1.01
 
 
-def memory_of(estimator: Estimator, theta: Any) -> int:
+def memory_of(estimator: nres.Estimator, theta: Any) -> int:
     """Return the bytes that one compiled update needs: arguments, results and in between."""
     state = jax.eval_shape(estimator.init, theta, jax.random.key(0))
     plan: Any = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
