@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nres_paper import learning, lorenz, memory, recurrent_variance, starts, wall_clock
+from nres_paper import learning, lorenz, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
+from nres_paper.memory import MEMORY
+from nres_paper.recurrent_variance import LSTM_VARIANCE
 from nres_paper.reproduction import PaperFigure, of_comparison
 from nres_paper.studies import of_full_es, of_periods
 
@@ -22,8 +24,8 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "variance-lorenz-fulles": of_full_es(_LORENZ, "cpu"),
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
-        "rnn-memory": memory.MEMORY,
-        "pes-lstm": recurrent_variance.LSTM_VARIANCE,
+        "rnn-memory": MEMORY,
+        "pes-lstm": LSTM_VARIANCE,
         "wall-clock": wall_clock.WALL_CLOCK,
     }
 )

@@ -13,7 +13,7 @@ import jax
 
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
-from nres.systems import InfluenceBalancing, Lorenz, ToySchedule, recurrent
+from nres.systems import InfluenceBalancing, Lorenz, ToySchedule
 from nres.systems.learned_optimizer import (
     LearnedOptimizerSystem,
     PerParameterMLP,
@@ -21,6 +21,7 @@ from nres.systems.learned_optimizer import (
     cifar10_task,
     fashion_mnist_task,
 )
+from nres.systems.recurrent import RecurrentNetwork, characters, echo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +134,6 @@ def _toy(**settings: Any) -> Preset:
     return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
 
 
-def _echo(**settings: Any) -> Preset:
-    online: dict[str, Any] = {"lr": "1e-2", "workers": 300, "window": 4, "sigma": "0.03"}
-    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
-
-
-def _characters(**settings: Any) -> Preset:
-    return _echo(**({"workers": 1000, "window": 10, "updates": 10_000} | settings))
-
-
 def _swimmer(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 30, "window": 100, "sigma": "0.3", "updates": 100}
     return Preset(**(online | settings))
@@ -150,6 +142,15 @@ def _swimmer(**settings: Any) -> Preset:
 def _half_cheetah(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 300, "window": 20, "sigma": "0.004", "updates": 800}
     return Preset(**(online | settings))
+
+
+def _echo(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 300, "window": 4, "sigma": "0.03"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _characters(**settings: Any) -> Preset:
+    return _echo(**({"workers": 1000, "window": 10, "updates": 10_000} | settings))
 
 
 SYSTEMS: dict[str, KnownSystem] = {
@@ -231,6 +232,26 @@ SYSTEMS: dict[str, KnownSystem] = {
         start_seed=1,
         start=policy_start,
     ),
+    # Pilot runs of NRES chose these.
+    "echo": KnownSystem(
+        "a recurrent network that repeats bits after 8 steps, T = 200",
+        echo,
+        {
+            **{name: _echo() for name in ("nres", "pes", "tes")},
+            **{name: _echo(sigma=None) for name in ("tbptt", "uoro")},
+            "rtrl": _echo(sigma=None, workers=3),
+        },
+        RecurrentNetwork,
+    ),
+    "characters": KnownSystem(
+        "a recurrent network that reads Python's manual, T = 1000",
+        characters,
+        {
+            **{name: _characters() for name in ("nres", "pes", "tes")},
+            **{name: _characters(sigma=None) for name in ("tbptt", "uoro")},
+        },
+        RecurrentNetwork,
+    ),
     # The settings of Vicol et al. (ICML 2021), with pairs as workers.
     "influence-balancing": KnownSystem(
         "a parameter whose effect at once is the opposite of its lasting one, T = 1000",
@@ -252,26 +273,6 @@ SYSTEMS: dict[str, KnownSystem] = {
             **{name: _toy(sigma=None, workers=1) for name in ("tbptt", "uoro", "rtrl")},
         },
         ToySchedule,
-    ),
-    # Pilot runs of NRES chose these.
-    "echo": KnownSystem(
-        "a recurrent network that repeats bits after 8 steps, T = 200",
-        recurrent.echo,
-        {
-            **{name: _echo() for name in ("nres", "pes", "tes")},
-            **{name: _echo(sigma=None) for name in ("tbptt", "uoro")},
-            "rtrl": _echo(sigma=None, workers=3),
-        },
-        recurrent.RecurrentNetwork,
-    ),
-    "characters": KnownSystem(
-        "a recurrent network that reads Python's manual, T = 1000",
-        recurrent.characters,
-        {
-            **{name: _characters() for name in ("nres", "pes", "tes")},
-            **{name: _characters(sigma=None, workers=100) for name in ("tbptt", "uoro")},
-        },
-        recurrent.RecurrentNetwork,
     ),
     # These are not in a paper, so the user gives a sigma and a learning rate.
     **{
