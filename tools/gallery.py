@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 import notebook
 import nres
+from nres.figures import line_style
 from results import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -111,6 +112,31 @@ def diagnose(panel: Axes, names: Names) -> None:
     panel.set(xscale="log", yscale="log", xlabel="σ", ylabel="linear share")
 
 
+def remember(panel: Axes, names: Names) -> None:
+    """Draw the losses of NRES and truncated backpropagation."""
+    for name, history in names["histories"].items():
+        panel.plot(history.eval_update, history.evals["eval"], label=name, **line_style(name))
+    panel.axhline(np.log(2), color=BEFORE, ls=":", label="guessing")
+    panel.set(xlabel="update", ylabel="test loss")
+
+
+def shop(panel: Axes, names: Names) -> None:
+    """Draw the stock of the good in most demand before and after its orders were tuned."""
+    pool, key = names["pool"], np.asarray(jax.random.key_data(jax.random.key(1)))[None]
+    for theta, colour, label in (
+        (names["theta"], BEFORE, "before"),
+        (names["result"].theta, AFTER, "after"),
+    ):
+        state, stock = None, []
+        for day in range(60):
+            state = pool.advance(
+                state, np.asarray(theta)[None, None], key, np.array([day]), 1
+            ).state
+            stock.append(state[0][0, 0, -1])
+        panel.step(np.arange(60), stock, color=colour, label=label)
+    panel.set(xlabel="day", ylabel="pieces in stock")
+
+
 DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
     drawing.__name__: drawing
     for drawing in (
@@ -119,6 +145,8 @@ DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
         meta_train,
         swimmer,
         diagnose,
+        remember,
+        shop,
     )
 }
 

@@ -10,6 +10,7 @@ from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
 from nres_paper.pes_comparisons import PES_COMPARISONS
 from nres_paper.plans import Comparison
 from nres_paper.rate_comparisons import RATE_COMPARISONS
+from nres_paper.recurrent_comparisons import RECURRENT_COMPARISONS
 
 COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
     {
@@ -19,5 +20,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **RATE_COMPARISONS,
         **DEFAULT_COMPARISONS,
         **PES_COMPARISONS,
+        **RECURRENT_COMPARISONS,
     }
 )

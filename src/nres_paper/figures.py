@@ -5,6 +5,8 @@ from types import MappingProxyType
 
 from nres_paper import defaults_table, learning, lorenz, schedule_paths, starts, wall_clock
 from nres_paper.comparisons import COMPARISONS
+from nres_paper.memory import MEMORY
+from nres_paper.recurrent_variance import LSTM_VARIANCE
 from nres_paper.reductions.study import REDUCTIONS
 from nres_paper.reproduction import PaperFigure, of_comparison
 from nres_paper.studies import of_full_es, of_periods
@@ -25,6 +27,8 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "reductions": REDUCTIONS,
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
+        "rnn-memory": MEMORY,
+        "pes-lstm": LSTM_VARIANCE,
         "wall-clock": wall_clock.WALL_CLOCK,
         "defaults": defaults_table.DEFAULTS,
     }

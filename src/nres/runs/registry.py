@@ -22,6 +22,7 @@ from nres.systems.learned_optimizer import (
     cifar10_task,
     fashion_mnist_task,
 )
+from nres.systems.recurrent import RecurrentNetwork, characters, echo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +155,15 @@ def _half_cheetah(**settings: Any) -> Preset:
     return Preset(**(online | settings))
 
 
+def _echo(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 300, "window": 4, "sigma": "0.03"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _characters(**settings: Any) -> Preset:
+    return _echo(**({"workers": 1000, "window": 10, "updates": 10_000} | settings))
+
+
 SYSTEMS: dict[str, KnownSystem] = {
     "lorenz": KnownSystem(
         "recover two parameters of a chaotic path, T = 2000",
@@ -232,6 +242,26 @@ SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
         start_seed=1,
         start=policy_start,
+    ),
+    # Pilot runs of NRES chose these.
+    "echo": KnownSystem(
+        "a recurrent network that repeats bits after 8 steps, T = 200",
+        echo,
+        {
+            **{name: _echo() for name in ("nres", "pes", "tes")},
+            **{name: _echo(sigma=None) for name in ("tbptt", "uoro")},
+            "rtrl": _echo(sigma=None, workers=3),
+        },
+        RecurrentNetwork,
+    ),
+    "characters": KnownSystem(
+        "a recurrent network that reads Python's manual, T = 1000",
+        characters,
+        {
+            **{name: _characters() for name in ("nres", "pes", "tes")},
+            **{name: _characters(sigma=None) for name in ("tbptt", "uoro")},
+        },
+        RecurrentNetwork,
     ),
     # The settings of Vicol et al. (ICML 2021), with pairs as workers.
     "influence-balancing": KnownSystem(

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
@@ -100,6 +101,26 @@ class Echo(Stream):
             return jnp.where(step < 0, 0, drawn)
 
         return symbol(t), symbol(t - self.lag)
+
+
+def python_manual() -> Int[np.ndarray, " length"]:
+    """Return the reference manual that Python ships for `help()`, as 64 symbols.
+
+    The symbols are the characters from the space to the underscore, that is capital letters, digits
+    and punctuation. Small letters count as capitals, and all other characters as spaces. The text
+    has about half a million characters. It differs a little between versions of Python.
+
+    Example:
+        ```python
+        text = recurrent.python_manual()
+        stream = recurrent.Sequence(text[:-1], text[1:])
+        ```
+    """
+    from pydoc_data.topics import topics  # imported here, since it is large
+
+    text = " ".join(topics[name] for name in sorted(topics)).upper()
+    codes = np.frombuffer(text.encode("utf-32-le"), np.int32) - ord(" ")
+    return np.where((codes >= 0) & (codes < 64), codes, 0)
 
 
 class GRU(eqx.Module):
@@ -202,3 +223,31 @@ class RecurrentNetwork(System):
         x, target = self.stream.at(place, t)
         memory, output = self.cell.step(memory, theta, x)
         return (memory, place), self.loss(output, target)
+
+
+def echo(
+    *, lag: int = 8, symbols: int = 2, hidden: int = 32, horizon: int = 200
+) -> RecurrentNetwork:
+    """Return a `GRU` that must repeat random symbols after `lag` steps.
+
+    Gradients that are truncated after fewer than `lag` steps do not tell it what to remember.
+
+    Args:
+        lag: The number of steps for which a symbol must be remembered.
+        symbols: The number of different symbols.
+        hidden: The number of hidden units.
+        horizon: T, the number of steps in an episode.
+    """
+    return RecurrentNetwork(GRU(symbols, hidden), Echo(lag, symbols), horizon=horizon)
+
+
+def characters(*, hidden: int = 64, horizon: int = 1000) -> RecurrentNetwork:
+    """Return a `GRU` that predicts the next character of `python_manual`.
+
+    Args:
+        hidden: The number of hidden units.
+        horizon: T, the number of characters in an episode.
+    """
+    text = python_manual()
+    stream = Sequence(text[:-1], text[1:])
+    return RecurrentNetwork(GRU(64, hidden), stream, horizon=horizon)
