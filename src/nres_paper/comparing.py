@@ -108,12 +108,10 @@ def planned(
     """
     run = comparison.runs[name]
     if run.auto is not None:
-        options, budget = dict(comparison.options), run.auto
-        if quick:
-            options["horizon"] = QUICK_HORIZON
-            budget = {"total_steps": QUICK_EPISODES * QUICK_HORIZON}
-        given = {"system": comparison.system, "method": run.method, "options": options}
-        return Auto(given | run.settings | {"seed": seed}, budget)
+        about = {"system": comparison.system, "method": run.method, "seed": seed}
+        small = {"horizon": QUICK_HORIZON} if quick else {}
+        budget = {"total_steps": QUICK_EPISODES * QUICK_HORIZON} if quick else run.auto
+        return Auto({**about, "options": {**comparison.options, **small}, **run.settings}, budget)
     given: dict[str, Any] = {
         "updates": run.updates,
         "eval_every": max(1, run.updates // comparison.evaluations),

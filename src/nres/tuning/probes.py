@@ -82,8 +82,8 @@ class Prober:
         self.pool, self.theta, self.noise, self.callback = pool, theta, noise, callback
         self.size = parameter_count(theta)
         self.key, along = jax.random.split(key)
-        # A gradient needs more pairs, the more parameters there are. With more pairs, there are also
-        # more episodes at each distance, a quarter of the pairs, because single episodes vary.
+        # A gradient needs more pairs, the more parameters there are. With more pairs there are more
+        # episodes at each distance, too, a quarter of the pairs, because single episodes vary.
         room, each_pair = episodes / len(SIGMAS), 2 + len(DISTANCES) / 4
         wanted = max(8, self.size / 16, min(MOST_PAIRS, room / (ROUNDS * each_pair)))
         affordable = max((room - len(DISTANCES)) / 2, room / each_pair)
