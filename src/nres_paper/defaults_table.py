@@ -1,19 +1,19 @@
 """Table of the steps of NRES with the paper's settings, with the defaults and with `--auto`."""
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from nres.figures import save_drawing
 from nres.runs import SettingsError
-from nres_paper.claims import NoSlower, all_checks
+from nres_paper.claims import NoSlower, all_checks, paired_ratio
 from nres_paper.comparing import FinishedRun, planned, rank, read_runs
 from nres_paper.default_comparisons import AUTO, DEFAULT_COMPARISONS, NEW
-from nres_paper.grades import SHOWN, Check, counted, mean
-from nres_paper.ranking import REFERENCE, Ranking, estimate
+from nres_paper.grades import SHOWN, Check, counted, mean, times
+from nres_paper.ranking import Ranking
 from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
 
 _AXES = ("total_steps", "sequential_steps")
@@ -65,25 +65,31 @@ def _draw(rankings: dict[str, Ranking], context: Context) -> None:
         for at, (name, ranking) in enumerate(rankings.items()):
             claims = [c for c in DEFAULT_COMPARISONS[name].claims if isinstance(c, NoSlower)]
             for claim in (c for c in claims if c.axis == axis and c.name in ranking.runs):
-                ratios = ranking.ratios(claim.name, REFERENCE, axis)
-                known = [ratio for ratio in ratios if math.isfinite(ratio)]
-                if not known:
-                    continue
+                known = {run: ranking.at_least(run, axis) for run in claim.names}
+                ratio, colour = paired_ratio(ranking, known, *claim.names), _COLOURS[claim.name]
                 y = -at - 0.15 + 0.3 * (claim.name == NEW)
-                ratio, colour = estimate(known), _COLOURS[claim.name]
                 if ratio.seeds > 1:
                     panel.plot([ratio.low, ratio.high], [y, y], color=colour, lw=1.5)
-                panel.plot([ratio.middle], [y], "o", color=colour)
+                # Where some seeds never arrive, the ratio is a bound.
+                less, more = (ranking.arrived(n) < len(ranking.runs[n]) for n in claim.names)
+                mark = "o" if less == more else ">" if less else "<"
+                panel.plot([ratio.middle], [y], mark, color=colour)
                 panel.plot([claim.factor], [y], "|", color="#777777", ms=12)
         panel.axvline(1, color="#bbbbbb", lw=1, zorder=0)
         panel.set(xscale="log", xlabel=f"{counted(axis)}, relative to the paper's settings")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: times(ratio)))
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.grid(alpha=0.3, axis="x")
     tasks = [DEFAULT_COMPARISONS[name].system for name in rankings]
     panels[0].set_yticks(-np.arange(len(tasks)), tasks)
+    panels[0].set_ylim(0.5 - len(tasks), 0.5)
     for name, colour in _COLOURS.items():
         panels[0].plot([], [], "o-", color=colour, label=name)
-    panels[0].plot([], [], "|", color="#777777", ms=12, ls="none", label="aim")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    grey: dict[str, Any] = {"color": "#777777", "ls": "none"}
+    panels[0].plot([], [], "|", ms=12, label="aim", **grey)
+    panels[0].plot([], [], ">", label="bound: some seeds never arrive", **grey)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
     save_drawing(figure, context.drawing)
 
 
