@@ -25,6 +25,8 @@ from nres_paper.ranking import REFERENCE, Ranking
 
 # The number of levels at which methods are compared with NRES.
 LEVELS = 60
+# The ratio of the first and the last level from which their axis is logarithmic.
+DECADES = 100
 
 
 def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> None:
@@ -118,6 +120,9 @@ def _longer(
     if panel.get_yscale() == "log":
         plain_numbers(panel.yaxis, "×")
     panel.set_title("A line ends where a method never reaches the level", fontsize="medium")
+    if best > 0 and start > DECADES * best:
+        panel.set_xscale("log")
+        panel.xaxis.set_minor_formatter("")  # the labels would overlap
     if comparison.scale > 0:
         panel.invert_xaxis()
 
