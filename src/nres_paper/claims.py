@@ -261,10 +261,15 @@ class NoSlower:
         found = paired_ratio(ranking, known, self.name, self.than)
         # Where a method never arrives, the ratio is only a bound.
         most, least = (ranking.arrived(n) < len(ranking.runs[n]) for n in (self.than, self.name))
-        text = f"{'< ' * most}{'> ' * least}{times(found.middle)} ({found})"
-        for name in self.names:
-            there, seeds = ranking.arrived(name), len(ranking.runs[name])
-            text += f"; {there} of {seeds} seeds of {name} reach the level" * (there < seeds)
+        missing = [
+            f"{ranking.arrived(n)} of {len(ranking.runs[n])} seeds of {n} reach the level"
+            for n, short in zip(self.names, (least, most), strict=True)
+            if short
+        ]
+        if most and least:
+            return "; ".join(missing), UNKNOWN
+        ratio = f"{'< ' * most}{'> ' * least}{times(found.middle)} ({found})"
+        text = "; ".join([ratio, *missing])
         if found.high < self.factor and not least:
             return text, HOLDS
         return text, FAILS if found.low > self.factor and not most else UNKNOWN
