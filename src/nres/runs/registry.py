@@ -245,7 +245,7 @@ SYSTEMS: dict[str, KnownSystem] = {
     ),
     # Pilot runs of NRES chose these.
     "echo": KnownSystem(
-        "a recurrent network that repeats bits after 8 steps, T = 200",
+        "remember bits for 8 steps with a GRU, T = 200",
         echo,
         {
             **{name: _echo() for name in ("nres", "pes", "tes")},
@@ -255,7 +255,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         RecurrentNetwork,
     ),
     "characters": KnownSystem(
-        "a recurrent network that reads Python's manual, T = 1000",
+        "predict characters with a GRU, T = 1000",
         characters,
         {
             **{name: _characters() for name in ("nres", "pes", "tes")},
@@ -265,7 +265,7 @@ SYSTEMS: dict[str, KnownSystem] = {
     ),
     # The settings of Vicol et al. (ICML 2021), with pairs as workers.
     "influence-balancing": KnownSystem(
-        "a parameter whose effect at once is the opposite of its lasting one, T = 1000",
+        "find a parameter with a late effect, T = 1000",
         InfluenceBalancing,
         {
             **{name: _balancing() for name in ("nres", "pes", "tes")},
@@ -276,7 +276,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         InfluenceBalancing,
     ),
     "toy-schedule": KnownSystem(
-        "a learning rate and its last value on a toy function, T = 100",
+        "learn a schedule on a toy function, T = 100",
         ToySchedule,
         {
             **{name: _toy() for name in ("nres", "pes")},
@@ -286,7 +286,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         ToySchedule,
     ),
     "rate-and-decay": KnownSystem(
-        "the learning rate of a perceptron and its decay, T = 5000",
+        "tune a learning rate and its decay, T = 5000",
         rate_and_decay,
         {
             **{name: _tuned() for name in ("nres", "pes", "tes")},
@@ -295,13 +295,13 @@ SYSTEMS: dict[str, KnownSystem] = {
         TrainingRun,
     ),
     "many-hyperparameters": KnownSystem(
-        "29 hyperparameters of a perceptron, T = 1000",
+        "tune 29 hyperparameters of an MLP, T = 1000",
         many_hyperparameters,
         {name: _tuned(workers=5, sigma="0.3", updates=6000) for name in ("nres", "pes", "tes")},
         TrainingRun,
     ),
     "ridge-penalty": KnownSystem(
-        "the penalty of a linear regression, T = 100,000",
+        "tune the penalty of a regression, T = 100,000",
         RidgePenalty,
         {
             **{name: _ridge() for name in ("nres", "pes", "tes")},
