@@ -20,6 +20,7 @@ from nres.runs import SettingsError, device, versions, write_json
 from nres.systems import recurrent
 from nres.variance import Row, sweep
 from nres_paper.grades import BAND, DIFFERS, FAILS, HOLDS, SHOWN, UNKNOWN, Check, times
+from nres_paper.pes_comparisons import PES_PAPER
 from nres_paper.reproduction import Context, PaperFigure, Result
 
 _SYMBOLS, _HIDDEN, _HORIZON, _SIGMA = 50, 5, 1000, 1e-3
@@ -228,7 +229,7 @@ def _plan() -> list[Any]:
 
 
 LSTM_VARIANCE = PaperFigure(
-    "PES paper",
+    PES_PAPER,
     "On a small LSTM, the variance of the sum of an episode's PES estimates grows with the number "
     "of windows for random characters, grows less for a text, and falls for a repeated character.",
     "cpu",
