@@ -55,4 +55,4 @@ if __name__ == "__main__":
     result = nres.train(estimator, optax.adam(0.03), theta, updates=updates, key=key)
     costs = [nres.evaluate(pool, t, key, episodes=20).loss for t in (theta, result.theta)]
     print("cost per day: {:.1f} -> {:.1f}".format(*costs))
-    print("reorder levels and batches:", *np.exp(result.theta).round().astype(int).tolist())
+    print("reorder levels and batches:", *np.ceil(np.exp(result.theta)).astype(int).tolist())

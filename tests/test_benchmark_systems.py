@@ -1,5 +1,6 @@
 """Influence balancing, the toy schedule, training runs and recurrent networks."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,10 +154,24 @@ def test_nres_tunes_a_training_run():
     assert after < 0.5 * before
 
 
-@pytest.mark.parametrize("changes", [{"batch": 0}, {"batch": 11}])
-def test_batches_that_do_not_fit_are_refused(changes):
-    with raises_naming(ValueError, "batch", changes["batch"]):
-        _regression(**changes)
+@pytest.mark.parametrize(("batch", "error"), [(0, ValueError), (11, ValueError), (2.5, TypeError)])
+def test_batches_that_do_not_fit_are_refused(batch, error):
+    with raises_naming(error, "batch", batch):
+        _regression(batch=batch)
+
+
+def test_a_module_is_a_set_of_hyperparameters_and_no_way_to_draw_them():
+    schedule = eqx.nn.Linear(1, 1, key=KEY)
+    system = nres.systems.TrainingRun(
+        lambda key: jnp.zeros(2),
+        lambda model, batch, theta: jnp.sum(model**2),
+        lambda theta: optax.sgd(0.1),
+        schedule,
+        train=jnp.ones((4, 1)),
+        validation=jnp.ones((4, 1)),
+        horizon=3,
+    )
+    assert_same(system.initial_theta(), schedule)
 
 
 def test_data_of_different_lengths_are_refused():

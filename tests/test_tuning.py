@@ -11,6 +11,8 @@ import pytest
 import nres
 from helpers import BOUNCER, as_users_run, invoke, raises_naming, slow
 from nres import runs
+from nres.pools.jax import as_pool
+from nres.tuning.probes import DISTANCES, SIGMAS, Prober
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
 
@@ -118,6 +120,15 @@ def test_budgets():
     assert (full.window, full.workers, full.updates) == (1000, 2, 250)
     timed = nres.tune(Valley(), start(), seconds=100.0, **given)
     assert timed.updates > 1
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+@pytest.mark.parametrize("episodes", [30.0, 60.0, 100.0, 300.0, 1000.0, 3000.0])
+def test_probes_stay_within_their_share(size, episodes):
+    theta = jnp.zeros(size, jnp.float32)
+    prober = Prober(as_pool(Valley()), theta, KEY, episodes, np.inf, nres.Gaussian(), print)
+    each = 2 * prober.pairs + len(DISTANCES) * len(prober.keys)
+    assert len(SIGMAS) * each * prober.rounds <= episodes
 
 
 @pytest.mark.parametrize(

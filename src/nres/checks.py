@@ -119,6 +119,8 @@ def check_batch(batch: int | None, **data: PyTree) -> None:
         batch: The number of examples per batch; `None` means all of them.
         data: Pytrees of arrays by name, whose first axis numbers the examples.
     """
+    if batch is not None:
+        whole_number("batch", batch)
     for name, arrays in data.items():
         sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(arrays)}
         if len(sizes) != 1:

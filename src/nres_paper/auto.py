@@ -19,6 +19,7 @@ class Auto:
 
     @property
     def seed(self) -> int:
+        """The seed of the run."""
         return self.given["seed"]
 
     @property
@@ -39,7 +40,9 @@ class Auto:
             chosen = tune_settings(self.given, self.budget, build)
             Run.create(folder, chosen.settings, chosen.components, tuning=chosen.record)
         run = Run.open(folder)
-        if run.config.get("tuning", {}).get("budget") != self.budget:
+        untuned, budget = self.untuned(), run.config.get("tuning", {}).get("budget")
+        other = [n for n in self.given if getattr(run.settings, n) != getattr(untuned, n)]
+        if other or budget != self.budget:
             raise RunError(
                 f"{folder} holds a run with other settings: choose another folder with --out."
             )

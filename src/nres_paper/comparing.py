@@ -206,14 +206,18 @@ def run_comparison(
         _build(first, known)
         tried = carry_out(first, folder, known, finished, say)
         known += [run for run in tried if not _among(run, known)]
-        there = {run.name for run in known if run.settings.seed == chosen[0]}
-        best = {name: [best_rate(comparison, name, known)] for name in names if name in there}
-        if not best:
+        begin = [
+            name
+            for name in names
+            for rate in rates
+            if not find_run(planned(comparison, name, chosen[0], quick, rate), known)
+        ]
+        if begin:
             raise SettingsError(
                 f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
-                f"seed {chosen[0]} chooses: begin with --seed {chosen[0]}."
+                f"seed {chosen[0]} chooses: begin with --seed {chosen[0]} of {begin[0]}."
             )
-        rest = plan(None, best)
+        rest = plan(None, {name: [best_rate(comparison, name, known)] for name in names})
     else:
         rest = plan(None, dict.fromkeys(names, (None,)))
         _build(rest, known)

@@ -49,8 +49,9 @@ def _compared(name: str, aim: _Aim) -> Comparison:
     return dataclasses.replace(
         aim.comparison,
         label="",
-        claim="Evenly spread workers and orthogonal noise need fewer steps than the paper's "
-        "independent ones, and trials choose settings that are nearly as good as tuned ones.",
+        claim="The aim is that evenly spread workers and orthogonal noise need fewer steps than "
+        "the paper's independent ones, and that trials choose settings nearly as good as tuned "
+        "ones.",
         runs=runs,
         claims=tuple(
             NoSlower(run, REFERENCE, f"at most {share:g}×", share, axis)

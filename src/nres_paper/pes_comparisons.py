@@ -168,8 +168,8 @@ PES_COMPARISONS: Mapping[str, Comparison] = {
         level=0.3,
         shown="distance of the logarithm to the best one",
         remark="The data is synthetic, because the paper's is not part of any package. On this "
-        "data, the bias of TES is smaller than the level. PES reaches the best penalty but does "
-        "not stay there; NRES does.",
+        "data, TES ends near the level. PES reaches the best penalty, but most of its runs leave "
+        "it again and end outside the level; all runs of NRES end within it.",
         **_SMALL,
     ),
 }

@@ -10,7 +10,7 @@ from nres.system import Theta, at_least_single
 
 
 class Differentiating(Estimator):
-    """Base class of `BPTT`, `TBPTT`, `DODGE` and `UORO`: one unroll per worker."""
+    """Base class of `BPTT`, `TBPTT`, `DODGE`, `RTRL` and `UORO`: one unroll per worker."""
 
     pool: TraceablePool
 

@@ -201,9 +201,9 @@ class RidgePenalty(TrainingRun):
         y = x @ draw.normal(0, 0.5, 10) + draw.normal(size=215)
         x, y = x.astype(np.float32), y.astype(np.float32)
         super().__init__(
-            lambda key: jax.random.normal(key, (10,)),
+            _ridge_weights,
             _penalised,
-            lambda theta: optax.sgd(1e-3),
+            _ridge_optimizer,
             {"log_penalty": float(start)},
             train=(x[:15], y[:15]),
             validation=(x[15:], y[15:]),
@@ -239,6 +239,14 @@ class RidgePenalty(TrainingRun):
     def metrics_steps(self) -> int:  # type: ignore[override]
         """The number of unroll steps in `metrics`: none, so one as the least that counts."""
         return 1
+
+
+def _ridge_weights(key: Key[Array, ""]) -> Float[Array, "10"]:
+    return jax.random.normal(key, (10,))
+
+
+def _ridge_optimizer(theta: PyTree) -> optax.GradientTransformation:
+    return optax.sgd(1e-3)
 
 
 def _squares(w: Array, batch: PyTree, theta: PyTree) -> Float[Array, ""]:

@@ -142,7 +142,7 @@ class GRU(eqx.Module):
         self.hidden = whole_number("hidden", hidden)
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
-        """Draw weights of variance 1/fan-in; biases are zero."""
+        """Draw weights of variance 1/hidden; biases are zero."""
         n, shapes = self.hidden, {"input": self.symbols, "recurrent": self.hidden}
         keys = jax.random.split(key, 3)
         weights = {

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from nres.checks import whole_number
 from nres.evaluation import evaluate
 from nres.system import System
 
@@ -33,6 +34,9 @@ class ToySchedule(System):
 
     horizon: int = 100
     """T, the number of steps in an episode."""
+
+    def __check_init__(self):
+        whole_number("horizon", self.horizon)
 
     def initial_theta(self, key: Key[Array, ""] | None = None) -> Float[Array, "2"]:
         """Return the starting point of the experiments; `key` is not used."""

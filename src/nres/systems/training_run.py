@@ -39,6 +39,7 @@ class TrainingRun(System):
         test_runs: The number of whole training runs in `metrics`.
 
     Raises:
+        TypeError: If a whole number is none.
         ValueError: If a number is out of bounds, or the arrays of the data differ in length.
 
     Example:
@@ -84,7 +85,9 @@ class TrainingRun(System):
     ):
         self.init_model, self.loss, self.optimizer = init, loss, optimizer
         self.outer_loss = loss if outer_loss is None else outer_loss
-        self.start, self.theta = (theta, None) if callable(theta) else (None, as_theta(theta))
+        # A module that can be called is a pytree of parameters, too.
+        drawn = callable(theta) and not isinstance(theta, eqx.Module)
+        self.start, self.theta = (theta, None) if drawn else (None, as_theta(theta))
         self.train, self.validation = (jax.tree.map(jnp.asarray, x) for x in (train, validation))
         self.horizon = whole_number("horizon", horizon)
         self.batch = batch

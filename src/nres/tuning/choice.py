@@ -156,8 +156,10 @@ def tune(
     make(given.get("sigma", 1.0))[0].check(theta)  # so that a mistake shows before the probes
     probe_key, trial_key, time_key = jax.random.split(key, 3)
     report = callback or (lambda result: None)
-    episodes = budget.share(PROBES).total / pool.horizon
-    prober = Prober(pool, theta, probe_key, episodes, noise, report)
+    share = budget.share(PROBES)
+    # In a round, episodes along the gradients follow those of the gradients.
+    episodes, rounds = share.total / pool.horizon, share.sequential / (2 * pool.horizon)
+    prober = Prober(pool, theta, probe_key, episodes, rounds, noise, report)
     found = None if "sigma" in given else prober.search()
     chosen = given["sigma"] if found is None else scale(found.place)
     if seconds is not None:

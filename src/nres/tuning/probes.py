@@ -66,6 +66,7 @@ class Prober:
         theta: The parameters.
         key: A JAX random key.
         episodes: The number of episodes that all probes may take.
+        rounds: The number of rounds that they may take.
         noise: The distribution of the noise.
         callback: A function that is called with each probe.
     """
@@ -76,6 +77,7 @@ class Prober:
         theta: Theta,
         key: Array,
         episodes: float,
+        rounds: float,
         noise: Noise,
         callback: Callable[[Probe], Any],
     ):
@@ -86,12 +88,13 @@ class Prober:
         # episodes at each distance, too, a quarter of the pairs, because single episodes vary.
         room, each_pair = episodes / len(SIGMAS), 2 + len(DISTANCES) / 4
         wanted = max(8, self.size / 16, min(MOST_PAIRS, room / (ROUNDS * each_pair)))
-        affordable = max((room - len(DISTANCES)) / 2, room / each_pair)
+        # The first is for so few pairs that there is one episode at each distance.
+        affordable = max(min((room - len(DISTANCES)) / 2, 11), room / each_pair)
         self.pairs = int(max(2, min(wanted, affordable)))
         repeats = max(1, (self.pairs - 4) // 4)
         self.keys = worker_keys(along, repeats)
         each = len(SIGMAS) * (2 * self.pairs + repeats * len(DISTANCES))
-        self.rounds = int(max(1, min(ROUNDS, episodes / each)))
+        self.rounds = int(max(1, min(ROUNDS, episodes / each, rounds)))
         self.probes: list[Probe] = []
         self.steps = Steps(0, 0)
         """The number of steps of all probes; those of one round do not wait for each other."""

@@ -67,7 +67,7 @@ class Trials:
     ):
         self.make, self.start, self.key, self.callback = make, theta, key, callback
         self.thetas: dict[float, Theta] = {}
-        """The parameters after the trial of each sigma."""
+        """The parameters after the trial of each sigma, if they are finite."""
         self.trials: list[Trial] = []
         self.steps = Steps(0, 0)
         """The number of steps of all trials; those of one round do not wait for each other."""
@@ -137,7 +137,8 @@ class Trials:
                 result.state.steps.sequential + spent[-1].sequential,
             ),
         )
-        self.thetas[sigma] = result.theta
+        if math.isfinite(trial.loss):
+            self.thetas[sigma] = result.theta
         self.trials.append(trial)
         self.callback(trial)
         return trial
