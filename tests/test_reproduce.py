@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from helpers import raises_naming
+from helpers import as_users_run, raises_naming
 from nres import runs
 from nres_paper import command
 from nres_paper.claims import all_checks
@@ -322,7 +322,8 @@ def test_reproducing_another_figure(tmp_path):
 @pytest.mark.slow
 def test_reproducing_a_run_whose_settings_are_chosen_by_trials(tmp_path, monkeypatch):
     small = ["--quick", "--out", tmp_path, "--quiet"]
-    result = reproduce("defaults-lorenz", "--only", "NRES, auto", *small)
+    with as_users_run():
+        result = reproduce("defaults-lorenz", "--only", "NRES, auto", *small)
     assert (result.exit_code, result.output) == (0, "")
     (found,) = read_runs(tmp_path / "defaults-lorenz/metrics.jsonl")
     assert found.plan == planned(COMPARISONS["defaults-lorenz"], "NRES, auto", 0, quick=True)

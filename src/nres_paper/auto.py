@@ -31,8 +31,8 @@ class Auto:
         return {"given": dict(self.given), "budget": dict(self.budget)}
 
     def untuned(self) -> Settings:
-        """Return the settings of the preset instead of those that the trials choose."""
-        return resolve(**self.given)
+        """Return the settings of the preset, with the shortest window, without any trials."""
+        return resolve(**{"window": 1, **self.given})
 
     def settings(self, folder: Path) -> Settings:
         """Return the settings of the run in a folder; choose them by trials if there is none."""

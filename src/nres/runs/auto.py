@@ -48,7 +48,7 @@ class Chosen:
 
 def tune_settings(
     given: Mapping[str, Any],
-    budget: Mapping[str, float | None],
+    budget: Mapping[str, int | float | None],
     make: Callable[[Settings], Components],
     callback: Callable[[Probe | Trial], Any] | None = None,
 ) -> Chosen:
@@ -86,8 +86,11 @@ def tune_settings(
         raise SettingsError(
             f"--auto chooses learning rates for {', '.join(ADAMS)}, not for {optimizer}."
         )
-    # An estimator needs a sigma and a rate. Where none is given, any will do here.
-    first = make(unplaced(resolve(**({"sigma": "1", "lr": "1"} | USUAL | given))))
+    # An estimator needs a sigma, a rate and a window. Where none is given, any will do here; that
+    # of a preset may be longer than the horizon.
+    any_will_do: dict[str, Any] = {"sigma": "1", "lr": "1", "window": 1}
+    accepted = {n: v for n, v in any_will_do.items() if n == "lr" or n in METHODS[method].accepts}
+    first = make(unplaced(resolve(**(accepted | USUAL | given))))
     given = USUAL | given
     pool = first.estimator.pool
     sizes = {name: checked(name, given[name]) for name in ("workers", "window") if name in given}
