@@ -159,7 +159,7 @@ def test_seeds_that_are_not_planned_are_refused(tmp_path):
             given = settings | others
             run_comparison(small_comparison(), tmp_path / "a", only_seeds=[0, seed], **given)
     # The first seed chooses among the rates.
-    with raises_naming(runs.SettingsError, "--seed 1 ", "--seed 0."):
+    with raises_naming(runs.SettingsError, "--seed 1 ", "NRES", "--seed 0."):
         rates = small_comparison(rates=("1e-3", "1e-2"))
         run_comparison(rates, tmp_path / "a", only_seeds=[1], **settings)
     assert not made.made

@@ -215,7 +215,7 @@ def run_comparison(
         if begin:
             raise SettingsError(
                 f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
-                f"seed {chosen[0]} chooses: begin with --seed {chosen[0]} of {begin[0]}."
+                f"seed {chosen[0]} chooses: begin {begin[0]} with --seed {chosen[0]}."
             )
         rest = plan(None, {name: [best_rate(comparison, name, known)] for name in names})
     else:
