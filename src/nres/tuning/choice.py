@@ -39,7 +39,7 @@ class Tuned:
     optimizer: optax.GradientTransformation
     """Adam with the chosen learning rate, which falls along a cosine over `updates`."""
     theta: Theta
-    """The parameters to start from: those after the trial of this sigma, else the given ones."""
+    """The parameters to start from: those after the trial of this sigma, else the best probe's."""
     updates: int
     """The number of updates in the part of the budget that is left."""
     sigma: float
@@ -98,8 +98,8 @@ def tune(
     or fewer if the budget would not allow 100 updates. If sequential steps are limited, there are
     more workers with shorter windows.
 
-    Probes and trials take about a tenth of the budget. Trials are not wasted: training goes on from
-    the parameters after that of the chosen sigma.
+    Probes and trials take about a tenth of the budget. They are not wasted: training goes on from
+    the parameters after the trial of that sigma or, without trials, from the best of the probes.
 
     Args:
         system: An `nres.System`, or any `nres.Pool`.
@@ -184,7 +184,7 @@ def tune(
     return Tuned(
         estimator=estimator,
         optimizer=optax.adam(optax.cosine_decay_schedule(first, updates, last / first)),
-        theta=trials.thetas.get(chosen, theta),
+        theta=trials.thetas.get(chosen, theta) if trials.trials else prober.best,
         updates=updates,
         sigma=chosen,
         rates=(first, last),

@@ -82,6 +82,8 @@ class Prober:
         callback: Callable[[Probe], Any],
     ):
         self.pool, self.theta, self.noise, self.callback = pool, theta, noise, callback
+        self.best, self.lowest = theta, math.inf
+        """The parameters with the lowest loss so far, and that loss."""
         self.size = parameter_count(theta)
         self.key, along = jax.random.split(key)
         # A gradient needs more pairs, the more parameters there are. With more pairs there are more
@@ -110,6 +112,7 @@ class Prober:
         nowhere = jax.tree.map(jnp.zeros_like, self.theta)
         losses, at_start = self._along(nowhere, np.zeros(1))
         before, found, seen = float(losses[0]), None, set()
+        self.lowest = before
         for number in range(1, self.rounds + 1):
             seen.add(centre)
             means = np.mean([self._probe(centre, place) for place in SIGMAS], axis=0)
@@ -153,6 +156,10 @@ class Prober:
             factors = distances * (math.sqrt(self.size) / norm)
             losses, taken = self._along(estimate.grad, factors)
             steps = Steps.added([steps, taken])
+            if losses.min() < self.lowest:
+                self.lowest, factor = losses.min(), factors[losses.argmin()]
+                move = lambda x, g: x - jnp.asarray(factor, x.dtype) * g  # noqa: E731
+                self.best = jax.tree.map(move, self.theta, estimate.grad)
         probe = Probe(sigma, tuple(distances.tolist()), tuple(losses.tolist()), steps)
         self.probes.append(probe)
         self.callback(probe)
