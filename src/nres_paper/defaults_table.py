@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from nres.figures import save_drawing
+from nres.figures import plain_numbers, save_drawing
 from nres.runs import SettingsError
 from nres_paper.claims import NoSlower, all_checks, paired_ratio
 from nres_paper.comparing import FinishedRun, planned, rank, read_runs
 from nres_paper.default_comparisons import AUTO, DEFAULT_COMPARISONS, NEW
-from nres_paper.grades import SHOWN, Check, counted, mean, times
+from nres_paper.grades import SHOWN, Check, counted, mean
 from nres_paper.ranking import Ranking
 from nres_paper.reproduction import Context, PaperFigure, Result, metadata_of
 
@@ -77,9 +76,7 @@ def _draw(rankings: dict[str, Ranking], context: Context) -> None:
                 panel.plot([claim.factor], [y], "|", color="#777777", ms=12)
         panel.axvline(1, color="#bbbbbb", lw=1, zorder=0)
         panel.set(xscale="log", xlabel=f"{counted(axis)}, relative to the paper's settings")
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: times(ratio)))
-        panel.xaxis.set_minor_locator(NullLocator())
+        plain_numbers(panel.xaxis, "×")
         panel.grid(alpha=0.3, axis="x")
     tasks = [DEFAULT_COMPARISONS[name].system for name in rankings]
     panels[0].set_yticks(-np.arange(len(tasks)), tasks)

@@ -19,7 +19,28 @@ from nres.system import System, at_least_single, parameter_count
 from nres.workers import Carry, Response
 
 
-class DODGE(Differentiating):
+class ForwardMode(Differentiating):
+    """Base class of `DODGE`, `RTRL` and `UORO`, whose derivatives go on from window to window."""
+
+    window: int = eqx.field(static=True)
+    phases: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        pool: System | Pool,
+        *,
+        workers: int,
+        window: int,
+        nonfinite: str = "skip",
+        placement: Placement = LOCAL,
+        phases: str = EVEN,
+    ):
+        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
+        self.window = whole_number("window", window)
+        self.phases = phases
+
+
+class DODGE(ForwardMode):
     r"""Forward mode along one random direction per episode: the limit of `NRES` for small noise.
 
     With $v \sim \mathcal N(0, I)$, the tangent $\frac{ds_t}{d\theta} v$ is carried along with the
@@ -56,8 +77,6 @@ class DODGE(Differentiating):
         Silver et al., *Learning by Directional Gradient Descent*, ICLR 2022.
     """
 
-    window: int = eqx.field(static=True)
-    phases: str = eqx.field(static=True)
     period: Int[Array, ""] | None
     noise: Noise
 
@@ -73,9 +92,14 @@ class DODGE(Differentiating):
         placement: Placement = LOCAL,
         phases: str = EVEN,
     ):
-        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
-        self.window = whole_number("window", window)
-        self.phases = phases
+        super().__init__(
+            pool,
+            workers=workers,
+            window=window,
+            nonfinite=nonfinite,
+            placement=placement,
+            phases=phases,
+        )
         self.period = None if period is None else as_period(period)
         self.noise = noise
 
@@ -125,7 +149,7 @@ class DODGE(Differentiating):
         return Carry(noise, (state, tangent)), response
 
 
-class UORO(Differentiating):
+class UORO(ForwardMode):
     r"""Unbiased online recurrent optimization: $ds_t/d\theta$ as a random matrix of rank one.
 
     The product $\tilde s\,\tilde\theta^\top$ has the mean $ds_t/d\theta$. With independent random
@@ -155,22 +179,7 @@ class UORO(Differentiating):
         Tallec and Ollivier, *Unbiased Online Recurrent Optimization*, ICLR 2018.
     """
 
-    window: int = eqx.field(static=True)
-    phases: str = eqx.field(static=True)
-
-    def __init__(
-        self,
-        pool: System | Pool,
-        *,
-        workers: int,
-        window: int,
-        nonfinite: str = "skip",
-        placement: Placement = LOCAL,
-        phases: str = EVEN,
-    ):
-        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
-        self.window = whole_number("window", window)
-        self.phases = phases
+    __init__ = ForwardMode.__init__
 
     def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)

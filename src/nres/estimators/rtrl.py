@@ -5,16 +5,13 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 
-from nres.checks import whole_number
-from nres.estimators.ad import Differentiating, for_lanes
-from nres.estimators.base import EVEN, LOCAL
-from nres.placement import Placement
-from nres.pools.base import Pool
-from nres.system import System, Theta, parameter_count
+from nres.estimators.ad import for_lanes
+from nres.estimators.forward import ForwardMode
+from nres.system import parameter_count
 from nres.workers import Carry, Response
 
 
-class RTRL(Differentiating):
+class RTRL(ForwardMode):
     r"""Real-time recurrent learning: exact gradients of every window, in forward mode.
 
     The Jacobian $J_t = ds_t/d\theta$ is carried along with the state,
@@ -37,22 +34,7 @@ class RTRL(Differentiating):
         networks*, Neural Computation 1, 1989.
     """
 
-    window: int = eqx.field(static=True)
-    phases: str = eqx.field(static=True)
-
-    def __init__(
-        self,
-        pool: System | Pool,
-        *,
-        workers: int,
-        window: int,
-        nonfinite: str = "skip",
-        placement: Placement = LOCAL,
-        phases: str = EVEN,
-    ):
-        super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
-        self.window = whole_number("window", window)
-        self.phases = phases
+    __init__ = ForwardMode.__init__
 
     def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)
@@ -76,24 +58,19 @@ class RTRL(Differentiating):
             result, (tangent, slope, _) = eqx.filter_jvp(unroll, inputs, tangents)
             return result, tangent, slope[0]
 
+        flat, unflatten = jax.flatten_util.ravel_pytree(theta)
+        like_theta = jax.vmap(unflatten)
+        basis = like_theta(jnp.eye(flat.size, dtype=flat.dtype))
         # The results themselves do not depend on the direction, so they are computed once.
         (state, loss, steps), jacobian, slopes = jax.vmap(
             along, in_axes=(2, 0), out_axes=(None, 2, 1)
-        )(jacobian, _basis(theta))
-        _, unflatten = jax.flatten_util.ravel_pytree(theta)
-        rows = jax.vmap(unflatten)(slopes)
+        )(jacobian, basis)
         loss = loss[0] * self.scale
         return Carry(None, (state, jacobian)), Response(
-            jnp.full_like(loss, self.scale), rows, loss, steps
+            jnp.full_like(loss, self.scale), like_theta(slopes), loss, steps
         )
 
 
 def _many(x: jax.Array, size: int) -> jax.Array:
     """Repeat an array along a new third axis."""
     return jnp.repeat(x[:, :, None], size, axis=2)
-
-
-def _basis(theta: Theta) -> Theta:
-    """Return the unit vectors of the space of `theta`, on a new first axis."""
-    flat, unflatten = jax.flatten_util.ravel_pytree(theta)
-    return jax.vmap(unflatten)(jnp.eye(flat.size, dtype=flat.dtype))
