@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-import nres
 from nres_paper.reductions.episodes import Episodes, Task
 from nres_paper.reductions.estimates import (
     Controls,
@@ -106,7 +105,7 @@ def measure_reductions(
         "one-sided": one_sided(episodes),
     }
     costs = {}
-    if isinstance(task.pool, nres.JaxPool):
+    if task.pool.traceable:
         guesses = window_derivatives(task, theta)
         made["TBPTT"] = _controlled(
             episodes, lambda train, test: linear_controls(test.noise, guesses)
