@@ -110,7 +110,17 @@ def imports(package, walk=ast.walk):
 
 # As docs/built.md gives them; modules that are not named here are below all of these.
 LAYERS = (
-    *("system", "weights", "policies", "noise", "workers", "pools", "execution", "placement"),
+    *(
+        "system",
+        "weights",
+        "policies",
+        "acting",
+        "noise",
+        "workers",
+        "pools",
+        "execution",
+        "placement",
+    ),
     *("tracing", "estimators", "updates", "history", "log", "seeds", "progress", "display"),
     *(
         "results",

@@ -17,6 +17,7 @@ from nres.checks import (
     whole_number,
 )
 from nres.execution import run_episodes, state_shapes
+from nres.measured import learned
 from nres.noise import Gaussian, Noise
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
@@ -104,7 +105,7 @@ def evaluate(
     smooth = not (isinstance(sigma, float | int) and sigma == 0)
     if smooth:
         sigma = positive_arrays("sigma", sigma)
-        check_prefix("sigma", sigma, theta)
+        check_prefix("sigma", sigma, learned(theta))
     pool.check(theta)
     each = _EPISODE_BYTES + (array_bytes(theta) if smooth else 0)
     each += array_bytes(state_shapes(pool, theta))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.measured import joined, learned, measured
 from nres.noise import Noise
 from nres.noise.law import for_workers
 from nres.pools.base import Pool
@@ -102,9 +103,8 @@ def run_episodes(
     rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), theta)
     if smoothing is not None:
         noise, noise_keys, sigma = smoothing
-        rows = jax.tree.map(
-            jnp.add, rows, noise.draw(noise_keys, start, for_workers(sigma, count), theta)
-        )
+        drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
+        rows = joined(jax.tree.map(jnp.add, learned(rows), drawn), measured(rows))
     thetas = jax.tree.map(lambda x: x[None], rows)
     result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
     return result.loss[0] / pool.horizon, result.steps[0]
@@ -194,7 +194,7 @@ def run_window(
             put(total.loss, part.loss, start),
             put(total.steps, part.steps, start, axis=1),
             put(total.odd, part.odd, start),
-            jax.tree.map(jnp.add, total.slope, part.slope),
+            *jax.tree.map(jnp.add, (total.slope, total.observed), (part.slope, part.observed)),
         )
         return carry, total
 
@@ -205,7 +205,7 @@ def run_window(
         jnp.zeros(count, part.loss.dtype),
         jnp.zeros((part.steps.shape[0], count), part.steps.dtype),
         jax.tree.map(lambda x: jnp.zeros(count, x.dtype), part.odd),
-        jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), part.slope),
+        *jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (part.slope, part.observed)),
     )
     whole, rest = divmod(count, block)
     loop = jax.lax.fori_loop(

@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree
 from nres import multihost
 from nres.estimators.base import Estimator
 from nres.log import Log
+from nres.measured import learned
 from nres.progress import Callback, Progress, Reporter, TrainState
 from nres.results import SeedsResult, TrainResult
 from nres.seeds import SeedsLog
@@ -61,7 +62,7 @@ def run_updates(
         # Compiled code reuses the memory of its arguments, so work on copies.
         if state is None:
             assert key is not None
-            theta, optimizer_state = _copy((theta, optimizer.init(theta)))
+            theta, optimizer_state = _copy((theta, optimizer.init(learned(theta))))
             position, unlocking = updater.start(theta, optimizer_state, key, phase)
             if isinstance(unlocking, list):
                 log = SeedsLog(estimator, unlocking)

@@ -1,7 +1,8 @@
 """Policies: functions from observations to actions, for many lanes with separate parameters.
 
-Every lane of a pool has its own parameters. The policies here compute whole batches in NumPy, so
-that a simulator outside JAX does not wait for a JAX dispatch at every step.
+Every lane of a pool has its own parameters. The policies here compute whole batches: in NumPy for
+a simulator outside JAX, which then does not wait for a JAX dispatch at every step, and in JAX for
+an environment that JAX traces.
 """
 
 import dataclasses
@@ -18,10 +19,15 @@ from jaxtyping import Array, Float, Key, PyTree
 from nres.checks import check_memory, positive_number, whole_number
 from nres.system import Theta
 
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "tanh": lambda x: namespace(x).tanh(x),
+    "relu": lambda x: namespace(x).maximum(x, 0),
 }
+
+
+def namespace(array: Any) -> Any:
+    """Return the module whose functions fit an array: `jax.numpy` or `numpy`."""
+    return jnp if isinstance(array, jax.Array) else np
 
 
 @runtime_checkable
@@ -40,13 +46,17 @@ class Policy(Protocol):
         ...
 
     def act(
-        self, thetas: PyTree, observations: Float[np.ndarray, "lanes observations"]
-    ) -> Float[np.ndarray, "lanes actions"]:
+        self, thetas: PyTree, observations: Float[Any, "lanes observations"]
+    ) -> Float[Any, "lanes actions"]:
         """Compute one action per lane.
+
+        A policy with an attribute `memory`, a number of values, gets an array of shape `(lanes,
+        memory)` as a third argument, which is zero when an episode begins, and returns the actions
+        and the next memory.
 
         Args:
             thetas: The parameters; every leaf has an axis of lanes in front.
-            observations: One observation per lane.
+            observations: One observation per lane, in NumPy or in JAX.
 
         Returns:
             One action per lane.
@@ -73,7 +83,7 @@ class Linear:
         return _initial(key, self.actions, self.observations, self.variance)
 
     def act(self, thetas, observations):
-        return np.matmul(thetas, observations[:, :, None])[:, :, 0]
+        return _product(thetas, observations)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +126,62 @@ class MLP:
     def act(self, thetas, observations):
         x = observations
         for i, layer in enumerate(thetas):
-            x = np.matmul(layer["weight"], x[:, :, None])[:, :, 0] + layer["bias"]
+            x = _product(layer["weight"], x) + layer["bias"]
             if i < len(thetas) - 1:
                 x = ACTIVATIONS[self.activation](x)
         return x
+
+
+@dataclasses.dataclass(frozen=True)
+class GRU:
+    r"""A recurrent policy: a gated recurrent unit, and a linear map from its memory to actions.
+
+    With observation $o$ and memory $m$, the gates are
+    $(u, r) = \mathrm{sigmoid}(W_{ur} o + V_{ur} m + b_{ur})$, the new memory is
+    $m' = u m + (1 - u) \tanh(W_n o + r \, V_n m + b_n)$, and the action is $A m' + c$. The memory
+    is part of an episode's state, so it passes from one window to the next.
+
+    Args:
+        observations: The number of components of an observation.
+        actions: The number of components of an action.
+        memory: The number of values that the policy remembers.
+        variance: Weights start from truncated normal numbers whose variance is this value divided
+            by the number of inputs. Biases start from zero.
+
+    Reference:
+        Cho et al., *Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+        Machine Translation*, EMNLP 2014.
+    """
+
+    observations: int
+    actions: int
+    memory: int
+    variance: float = 1.0
+
+    def __post_init__(self):
+        whole_number("memory", self.memory)
+        inputs = max(self.observations, self.memory)
+        check_memory(12 * self.memory * inputs, f"a policy with a memory of {self.memory}")
+
+    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
+        keys, gates = jax.random.split(key, 3), 3 * self.memory
+        return {
+            "input": _initial(keys[0], gates, self.observations, self.variance),
+            "memory": _initial(keys[1], gates, self.memory, self.variance),
+            "bias": jnp.zeros(gates),
+            "output": _initial(keys[2], self.actions, self.memory, self.variance),
+            "output_bias": jnp.zeros(self.actions),
+        }
+
+    def act(self, thetas, observations, memory):
+        xp, size = namespace(observations), self.memory
+        given = _product(thetas["input"], observations) + thetas["bias"]
+        kept = _product(thetas["memory"], memory)
+        gates = 1 / (1 + xp.exp(-(given[:, : 2 * size] + kept[:, : 2 * size])))
+        update, reset = gates[:, :size], gates[:, size:]
+        new = xp.tanh(given[:, 2 * size :] + reset * kept[:, 2 * size :])
+        memory = update * memory + (1 - update) * new
+        return _product(thetas["output"], memory) + thetas["output_bias"], memory
 
 
 class Function:
@@ -146,7 +208,13 @@ class Function:
         return self.initial(key)
 
     def act(self, thetas, observations):
-        return np.asarray(self._lanes(thetas, observations), np.float64)
+        actions = self._lanes(thetas, observations)
+        return actions if namespace(observations) is jnp else np.asarray(actions, np.float64)
+
+
+def _product(matrices: Any, vectors: Any) -> Any:
+    """Multiply each lane's matrix by its vector."""
+    return (matrices @ vectors[:, :, None])[:, :, 0]
 
 
 def _initial(key, outputs: int, inputs: int, variance: float) -> Float[Array, "outputs inputs"]:
@@ -163,11 +231,11 @@ def as_policy(
     """Return a policy, made for the given sizes if it is named by text.
 
     Args:
-        policy: A policy, or text: `"linear"`, `"mlp:64,64"` (the sizes of the hidden layers) or
-            `"mlp:64:relu"` (with an activation).
+        policy: A policy, or text: `"linear"`, `"mlp:64,64"` (the sizes of the hidden layers),
+            `"mlp:64:relu"` (with an activation) or `"gru:16"` (the size of the memory).
         observations: The number of components of an observation.
         actions: The number of components of an action.
-        variance: The `variance` of a `Linear` or `MLP`; its default if `None`.
+        variance: The `variance` of the policy; its default if `None`.
 
     Returns:
         The policy.
@@ -185,7 +253,10 @@ def as_policy(
     if found := re.fullmatch(r"mlp:([0-9]+(?:,[0-9]+)*)(?::(\w+))?", policy):
         hidden = tuple(int(size) for size in found[1].split(","))
         return MLP((observations, *hidden, actions), found[2] or "tanh", **given)
+    if found := re.fullmatch(r"gru:([0-9]+)", policy):
+        return GRU(observations, actions, int(found[1]), **given)
     raise ValueError(
         f"policy must be linear, mlp:64,64 or mlp:64,64:relu (the sizes of the hidden layers, and "
-        f"an activation), or an nres.policies.Policy; got {policy!r}."
+        f"an activation), gru:16 (the size of the memory), or an nres.policies.Policy; got "
+        f"{policy!r}."
     )

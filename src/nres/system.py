@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
+from nres.measured import learned
 
 Theta: TypeAlias = PyTree[Float[Array, "..."]]
 State: TypeAlias = PyTree[Any]
@@ -78,6 +79,11 @@ class System(eqx.Module, metaclass=_SystemMeta):
     """Optional method: `metrics(theta, key)` returns numbers by name that measure progress. The
     first one ranks parameters; lower is better. Without this method, progress is measured by the
     mean loss of some whole episodes."""
+
+    observed: ClassVar[Callable[..., tuple[PyTree, ...]] | None] = None
+    """Optional method for a `theta` with `nres.measured.Measured` parts: `observed(theta, before,
+    after)` returns what the trajectory observed between two states of one episode, for each of
+    these parts. Sums over trajectories update them."""
 
     # The number of steps that `metrics` takes, if known. This is a class attribute, not a field.
     metrics_steps: ClassVar[int | None] = None
@@ -157,8 +163,8 @@ def horizon_of(system: Any) -> int:
 
 
 def parameter_count(theta: PyTree) -> int:
-    """Count the parameters, d."""
-    return sum(leaf.size for leaf in jax.tree.leaves(theta))
+    """Count the parameters, d, without measured ones."""
+    return sum(leaf.size for leaf in jax.tree.leaves(learned(theta)))
 
 
 def at_least_single(*dtypes: Any) -> Any:

@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 from nres.checks import as_key, whole_number
 from nres.estimators.base import Estimator
 from nres.loop import run_updates
+from nres.measured import learned
 from nres.progress import Callback, Reporter, TrainState
 from nres.results import SeedsResult, TrainResult
 from nres.seeds import SeedsHistory
@@ -187,7 +188,7 @@ def callback_list(callback: Any) -> list[Any]:
 
 def _check_optimizer_state(optimizer: Any, theta: Theta, state: TrainState) -> None:
     """Raise a `ValueError` if the state belongs to another optimizer."""
-    trees = (state.optimizer, jax.eval_shape(optimizer.init, theta))
+    trees = (state.optimizer, jax.eval_shape(optimizer.init, learned(theta)))
     given, own = (
         (str(jax.tree.structure(tree)), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
         for tree in trees

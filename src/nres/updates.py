@@ -18,6 +18,7 @@ from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
 from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
+from nres.measured import joined, learned
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
 from nres.workers import Steps, worker_keys
@@ -229,7 +230,8 @@ class LoopedUpdates:
         estimate = compute_estimate(self.estimator, theta, state)
         # Compiled code gets only what the update reads: a simulator's state stays outside.
         grad, loss = estimate.grad, estimate.loss.astype(float)
-        theta, optimizer_state = _apply(self.update, grad, optimizer_state, theta, loss)
+        theta, optimizer_state = _apply(self.update, grad, optimizer_state, learned(theta), loss)
+        theta = joined(theta, estimate.measured)
         floats, integers = _report(*_reported(estimate))
         rows = named_rows(self.estimator, 1, floats[None], integers[None])
         return (theta, optimizer_state, estimate.state), rows
@@ -280,7 +282,9 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
             now = Unlocking(on, first + i >= delay, counts)
             frozen = on if stopped is None else on | stopped
         estimate = compute_estimate(estimator, theta, state, now)
-        after = update(estimate.grad, optimizer_state, theta, estimate.loss.astype(float))
+        loss = estimate.loss.astype(float)
+        after = update(estimate.grad, optimizer_state, learned(theta), loss)
+        after = (joined(after[0], estimate.measured), *after[1:])
         if frozen is not None:
             keep = lambda old, new: jnp.where(frozen, old, new)  # noqa: E731
             after = jax.tree.map(keep, (theta, optimizer_state), after)
@@ -313,6 +317,7 @@ def lift_update(optimizer: optax.GradientTransformation, theta: Theta) -> Lifted
         change, state = extended.update(grad, state, theta, value=loss)
         return optax.apply_updates(theta, change), state
 
+    theta = learned(theta)
     try:
         state = jax.eval_shape(optimizer.init, theta)
         return lift(update, theta, state, theta, jax.ShapeDtypeStruct((), jnp.result_type(float)))

@@ -141,6 +141,9 @@ class Response(eqx.Module):
     slope: PyTree | None = None
     """The contribution of each worker to the slope of the smoothed loss by log sigma, if sigma
     adapts: a pytree like sigma with an axis of workers in front."""
+    observed: PyTree | None = None
+    """What the unrolls of each worker observed, for the measured parts of `theta`: the sum of
+    `Window.observed` over members."""
 
 
 class Contributions(eqx.Module):
@@ -158,6 +161,8 @@ class Contributions(eqx.Module):
     """Half the difference of the losses per step of each worker's pair; `None` without pairs."""
     slope: PyTree | None = None
     """The sum of `Response.slope` over the workers whose contribution is finite."""
+    observed: PyTree | None = None
+    """The sum of `Response.observed` over the workers whose contribution is finite."""
 
     @property
     def finite(self) -> Bool[Array, " workers"]:
@@ -184,5 +189,5 @@ def summed(response: Response) -> Contributions:
 
     grad = jax.tree.map(add, rows)
     keep = lambda s: where_worker(result.finite, s, jnp.zeros_like(s)).sum(axis=0)  # noqa: E731
-    slope = jax.tree.map(keep, response.slope)
-    return Contributions(grad, norm, response.loss, response.steps, response.odd, slope)
+    slope, observed = jax.tree.map(keep, (response.slope, response.observed))
+    return Contributions(grad, norm, response.loss, response.steps, response.odd, slope, observed)

@@ -17,6 +17,7 @@ from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_e
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import state_shapes
+from nres.measured import has_measured
 from nres.noise import Adaptation
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
@@ -55,6 +56,8 @@ class Estimator(eqx.Module):
     # The windows of an episode at which workers start: `"even"` or `"independent"`. Without an
     # annotation this is not a field: subclasses may add one.
     phases = EVEN
+    # True if estimates update the measured parts of `theta`; subclasses set it.
+    measures = False
 
     def __init__(
         self,
@@ -252,6 +255,12 @@ class Estimator(eqx.Module):
         """
         theta = as_theta(theta)
         check_finite(theta)
+        if has_measured(theta) and not self.measures:
+            raise ValueError(
+                f"{type(self).__name__} cannot update the measured parts of theta, such as the "
+                "moments of observations: use an evolution strategy, for example NRES, or a theta "
+                "without them."
+            )
         self.pool.check(theta)
         self._check_memory(theta, seeds)
         return theta

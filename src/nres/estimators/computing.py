@@ -12,6 +12,7 @@ from nres.estimators.averaging import Pairs, average
 from nres.estimators.signature import check_signature, signature_of
 from nres.estimators.values import Estimate, EstimatorState, Unlocking
 from nres.execution import compiled, needed_lengths, repeat
+from nres.measured import learned, measured, updated
 from nres.system import Theta
 from nres.workers import Workers, groups_of, place_independently, spread_evenly, worker_keys
 
@@ -114,7 +115,7 @@ def compute_estimate(
         outcome.absent,
         state.workers,
         estimator.most_steps,
-        theta,
+        learned(theta),
         Pairs(
             estimator.window,
             estimator.windows,
@@ -127,9 +128,11 @@ def compute_estimate(
     if outcome.absent is not None:
         length = jnp.where(outcome.absent, 0, length)
     adaptation = estimator.adapt(state.adaptation, state.workers.start, contributions)
+    parts = updated(theta, contributions.observed)
     if unlocking is not None:
         keep = lambda old, new: jnp.where(unlocking.on, old, new)  # noqa: E731
-        adaptation = jax.tree.map(keep, state.adaptation, adaptation)
+        before = state.adaptation, measured(theta)
+        adaptation, parts = jax.tree.map(keep, before, (adaptation, parts))
     state = EstimatorState(
         state.workers.advance(length, estimator.horizon),
         outcome.carry,
@@ -137,7 +140,7 @@ def compute_estimate(
         state.signature,
         adaptation,
     )
-    return Estimate(grad, loss, state, spent, info, outcome.report)
+    return Estimate(grad, loss, state, spent, info, parts, outcome.report)
 
 
 compiled_estimate = compiled(compute_estimate)

@@ -25,6 +25,7 @@ from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
 from nres.estimators.computing import EVEN
+from nres.measured import has_measured, joined, learned, measured
 from nres.noise import (
     AdaptiveSigma,
     Gaussian,
@@ -74,6 +75,7 @@ class EvolutionStrategy(Estimator):
     sigma: PyTree
     noise: Noise
     store_noise: bool = eqx.field(static=True)
+    measures = True
 
     restarts: eqx.AbstractClassVar[bool]
     """True if every window starts from a state that the unperturbed parameters reached."""
@@ -165,7 +167,7 @@ class EvolutionStrategy(Estimator):
 
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)
-        check_prefix("sigma", self._sigma_shapes(), theta)
+        check_prefix("sigma", self._sigma_shapes(), learned(theta))
         return theta
 
     def _sigma_shapes(self) -> PyTree:
@@ -184,6 +186,9 @@ class EvolutionStrategy(Estimator):
         window = self.unroll(state, thetas, workers, self.window, length)
         loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
         response = _respond(self.noise, noise, epsilon, loss, steps, self.scale)
+        if window.observed is not None:
+            observed = jax.tree.map(lambda x: jnp.asarray(x).sum(axis=0), window.observed)
+            response = dataclasses.replace(response, observed=observed)
         if isinstance(self.sigma, Adapted):
             baseline = self.sigma.now.baseline(workers.start, self.window, response.loss)
             slope = scale_rows(response.loss - baseline, noise.excess)
@@ -266,10 +271,11 @@ def _perturb(
         The noise to carry, the noise of this window, and the parameters of each unroll, with axes
         `(members, workers)` in front. If `unperturbed`, the last member has `theta` itself.
     """
+    random = learned(theta)
     noise, epsilon = update_noise(
         law,
         noise,
-        theta,
+        random,
         workers.key,
         workers.noise_numbers(horizon, period),
         workers.start,
@@ -280,10 +286,14 @@ def _perturb(
         adapts=adapts,
         group=workers.group,
     )
-    thetas = law.perturb(theta, epsilon)
+    thetas = law.perturb(random, epsilon)
     if unperturbed:
         same = lambda x, t: jnp.concatenate([t, jnp.broadcast_to(x, t[:1].shape)])  # noqa: E731
-        thetas = jax.tree.map(same, theta, thetas)
+        thetas = jax.tree.map(same, random, thetas)
+    if has_measured(theta):
+        lanes = jax.tree.leaves(thetas)[0].shape[:2]
+        every = lambda x: jnp.broadcast_to(x, (*lanes, *x.shape))  # noqa: E731
+        thetas = joined(thetas, jax.tree.map(every, measured(theta)))
     return noise, epsilon, thetas
 
 

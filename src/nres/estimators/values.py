@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from nres.noise import Adaptation
 from nres.system import Theta
@@ -120,7 +120,8 @@ class Estimate(eqx.Module):
     """A gradient estimate, with the state for the next one and diagnostics."""
 
     grad: Theta
-    """The gradient estimate, with the structure, shapes and dtypes of `theta`."""
+    """The gradient estimate, with the structure, shapes and dtypes of `theta`; `None` for its
+    measured parts, if it has any."""
     loss: Float[Array, ""]
     """The mean loss per step of the perturbed unrolls."""
     state: EstimatorState
@@ -129,6 +130,8 @@ class Estimate(eqx.Module):
     """The step counts behind `steps`."""
     info: Info
     """Diagnostics."""
+    measured: PyTree = None
+    """The next value of the measured parts of `theta`, with `None` in place of what is learned."""
     report: Int[Array, " reports"] | None = None
     """The counts that the placement reports, in the order of `Placement.reports`."""
 

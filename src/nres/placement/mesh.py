@@ -97,9 +97,10 @@ class Devices(Placement):
             estimator, theta = given
             carry = None if carry is None else Carry(*carry)
             carry, part = run_window(estimator, theta, workers, carry, length)
-            grad, slope = jax.lax.psum((part.grad, part.slope), self.mesh.axis_names)
+            sums = part.grad, part.slope, part.observed
+            grad, slope, observed = jax.lax.psum(sums, self.mesh.axis_names)
             carry = None if carry is None else (carry.noise, carry.pool)
-            return carry, grad, part.norm, part.loss, part.steps, part.odd, slope
+            return carry, grad, part.norm, part.loss, part.steps, part.odd, slope, observed
 
         across, second = P(self.mesh.axis_names), P(None, self.mesh.axis_names)
         of_carry = None if carry is None else (across, second)
@@ -107,7 +108,7 @@ class Devices(Placement):
         parts, *contributions = self._map(
             on_device,
             (across, of_carry, across),
-            (of_carry, P(), across, across, second, across, P()),
+            (of_carry, P(), across, across, second, across, P(), P()),
             (estimator, theta),
             workers,
             parts,

@@ -26,6 +26,9 @@ class Window(eqx.Module):
     """The sum of the losses of the window, including absorbed steps."""
     steps: Int[Array | np.ndarray, "members workers"]
     """The number of steps really taken, without absorbed steps."""
+    observed: tuple[PyTree, ...] | None = None
+    """What each unroll observed in the window, for every `nres.measured.Measured` part of
+    `theta`; `None` if nothing is measured."""
 
 
 def check_window(pool: Any, window: Any, lanes: tuple[int, int], length: np.ndarray) -> None:
@@ -182,7 +185,8 @@ class Pool(abc.ABC):
         thetas, words, start, lengths = jax.device_get((thetas, words, start, given))
         result = self.advance(state, thetas, words, start, window, lengths)
         check_window(self, result, jax.tree.leaves(thetas)[0].shape[:2], np.asarray(lengths))
-        return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps))
+        observed = jax.tree.map(jnp.asarray, result.observed)
+        return Window(result.state, jnp.asarray(result.loss), jnp.asarray(result.steps), observed)
 
     def fork(self, state: Any, member: int) -> Any:
         """Let every member continue from the state of one member, which `TES` needs.

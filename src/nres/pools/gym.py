@@ -13,10 +13,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.acting import Actor
 from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import PoolError, Window
-from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
+from nres.pools.simulator import PolicyPool, act, begin_acting, flat_lanes, seed_of
 from nres.system import Theta
 
 INSTALL = "GymPool needs gymnasium: pip install 'nres[mujoco]'."
@@ -36,10 +37,12 @@ class GymPool(PolicyPool):
 
     Args:
         env: The id of an environment, or a function that makes one from `options`.
-        policy: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`. For discrete actions, the
-            one with the largest output is taken.
+        policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`. For discrete
+            actions, the one with the largest output is taken.
         horizon: T, the number of steps in an episode; by default, the environment's limit.
         variance: The variance of a named policy's initial parameters.
+        normalise: True to give the policy observations with mean 0 and variance 1, as for
+            `MujocoPool`.
         clip: True to clip actions to the bounds of the action space.
         processes: The number of extra processes, each of which runs whole windows of its share of
             the lanes; 0 runs all in this one. Environment and policy must then be picklable.
@@ -59,6 +62,7 @@ class GymPool(PolicyPool):
         *,
         horizon: int | None = None,
         variance: float | None = None,
+        normalise: bool = False,
         clip: bool = False,
         processes: int = 0,
         **options: Any,
@@ -79,7 +83,8 @@ class GymPool(PolicyPool):
         self.can_fork = probe.snapshots
         self.clip = clip
         self.observations, self.actions = probe.observations, probe.actions
-        self.policy = as_policy(policy, self.observations, self.actions, variance)
+        chosen = as_policy(policy, self.observations, self.actions, variance)
+        self.actor = Actor(chosen, self.observations, normalise)
         self._policy_name = (str(policy), variance)
         self.processes = processes
         self._hosts: list[Any] = []
@@ -90,7 +95,8 @@ class GymPool(PolicyPool):
         policy, variance = self._policy_name
         return (
             f"GymPool({self.name!r}, {policy!r}, horizon={self.horizon}, variance={variance}, "
-            f"clip={self.clip}, options={self._make[1]})"
+            f"clip={self.clip}{', normalise=True' * self.actor.normalise}, "
+            f"options={self._make[1]})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,7 +112,7 @@ class GymPool(PolicyPool):
         finally:
             pool.close()
 
-    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
+    def fork(self, state: dict[str, Any], member: int) -> dict[str, Any]:
         forked = super().fork(state, member)
         return forked | {"serial": np.zeros_like(state["serial"])}  # matches no environment
 
@@ -118,7 +124,7 @@ class GymPool(PolicyPool):
 
     def advance(
         self,
-        state: dict[str, np.ndarray] | None,
+        state: dict[str, Any] | None,
         thetas: PyTree,
         keys: np.ndarray,
         start: np.ndarray,
@@ -163,12 +169,13 @@ class GymPool(PolicyPool):
                     f"{lane // workers}, seed {answer.seed}, step {answer.step} of the window): "
                     f"{answer.what}"
                 )
-        whole = {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
-        whole = {name: x.reshape(members, workers, *x.shape[1:]) for name, x in whole.items()}
-        loss, steps = whole.pop("loss"), whole.pop("steps")
+        whole = jax.tree.map(
+            lambda *x: np.concatenate(x).reshape(members, workers, *x[0].shape[1:]), *answers
+        )
+        loss, steps, observed = whole.pop("loss"), whole.pop("steps"), whole.pop("observed")
         self._serial = next(_SERIALS)
         whole["serial"] = np.full((members, workers), self._serial)
-        return Window(whole, loss, steps)
+        return Window(whole, loss, steps, observed)
 
     def _serve(self, count: int) -> bool:
         """Provide environments for `count` lanes; return true if they existed before."""
@@ -179,7 +186,7 @@ class GymPool(PolicyPool):
         hosts = min(self.processes, count) or 1
         shares = [len(share) for share in np.array_split(np.arange(count), hosts)]
         kind = _Process if self.processes else _Lanes
-        self._hosts = [kind(self._make, self.policy, size, self.clip) for size in shares]
+        self._hosts = [kind(self._make, self.actor, size, self.clip) for size in shares]
         return False
 
 
@@ -278,12 +285,13 @@ class _Lane:
 class _Lanes:
     """Several environments in one process."""
 
-    def __init__(self, make: Any, policy: Policy, count: int, clip: bool):
-        self.policy = policy
+    def __init__(self, make: Any, actor: Actor, count: int, clip: bool):
+        self.actor = actor
         self.lanes = [_Lane(make, clip) for _ in range(count)]
         self.snapshots = self.lanes[0].snapshots
         self.observation = np.zeros((count, self.lanes[0].observations))
         self.ended = np.zeros(count, bool)
+        self.acting: dict[str, np.ndarray] = {}
         self._pending: Any = None
 
     def send(self, task: dict[str, Any]) -> None:
@@ -304,12 +312,17 @@ class _Lanes:
     def _advance(self, theta, seed, begins, length, state):
         if state is not None:
             self.observation[:], self.ended[:] = state["observation"], state["ended"]
+            self.acting = {name: x.copy() for name, x in state["acting"].items()}
+        elif not self.acting:
+            self.acting = self.actor.begin(theta, self.observation)
         for i, lane in enumerate(self.lanes):
             if begins[i]:
                 self.observation[i] = _guarded(i, seed, 0, lane.reset, int(seed[i]))
                 self.ended[i] = False
             elif state is not None:
                 _guarded(i, seed, 0, lane.restore, state["snapshot"][i])
+        begin_acting(self.actor, theta, self.acting, self.observation, np.flatnonzero(begins))
+        before = {name: x.copy() for name, x in self.acting.items()}
         loss, steps = np.zeros(len(self.lanes)), np.zeros(len(self.lanes), np.int32)
         active = np.flatnonzero((length > 0) & ~self.ended)
         own = jax.tree.map(lambda x: x[active], theta)
@@ -320,16 +333,18 @@ class _Lanes:
                 own = jax.tree.map(lambda x, g=going: x[g], own)
             if not active.size:
                 break
-            outputs = self.policy.act(own, self.observation[active])
+            outputs = act(self.actor, own, self.acting, self.observation, active)
             for i, output in zip(active.tolist(), outputs, strict=True):
                 step = self.lanes[i].step
                 observation, reward, ended = _guarded(i, seed, t, step, output)
                 self.observation[i], self.ended[i] = observation, ended
                 loss[i] -= reward
                 steps[i] += 1
-        answer = {"loss": loss, "steps": steps, "ended": self.ended.copy()}
+        observed = self.actor.observed(theta, before, self.acting)
+        answer = {"loss": loss, "steps": steps, "ended": self.ended.copy(), "observed": observed}
         if self.snapshots:
             answer["observation"] = self.observation.copy()
+            answer["acting"] = {name: x.copy() for name, x in self.acting.items()}
             rows = [_guarded(i, seed, 0, lane.snapshot) for i, lane in enumerate(self.lanes)]
             answer["snapshot"] = np.stack(rows)
         return answer

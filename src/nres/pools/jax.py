@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.checks import whole_number
+from nres.measured import has_measured
 from nres.pools.base import Pool, TraceablePool, Window
 from nres.system import System, at_least_single, check_system, horizon_of
 
@@ -153,13 +154,17 @@ class JaxPool(eqx.Module, TraceablePool):
 
         total = jnp.zeros((), at_least_single(step_shape[1].dtype))
         taken = jnp.zeros((), jnp.int32)
+        first = lane.state
         unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes, window)
         steps = jnp.arange(window, dtype=start.dtype)
         scan = _scan_packed if _packs(lane.state, total) else jax.lax.scan
         (lane, total, taken), _ = scan(body, (lane, total, taken), steps, unroll=unroll)
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
-        return lane, total, taken
+        observed = None
+        if system.observed is not None and has_measured(theta):
+            observed = system.observed(theta, first, lane.state)
+        return lane, total, taken, observed
 
 
 def _shield(active: Array | None, tree: PyTree) -> PyTree:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.acting import Actor
 from nres.policies import Policy
 from nres.pools.base import Pool
 from nres.system import Theta
@@ -19,6 +20,34 @@ def seed_of(key: np.ndarray) -> int:
     return int(key[-1])
 
 
+def act(
+    actor: Actor, thetas: PyTree, acting: dict[str, np.ndarray], observation: np.ndarray, ids: Any
+) -> np.ndarray:
+    """Return the actions of some lanes, and update what the actor keeps for them in place.
+
+    Args:
+        actor: The actor.
+        thetas: The parameters of these lanes.
+        acting: What the actor keeps, for all lanes.
+        observation: The observations of all lanes.
+        ids: The index of these lanes.
+    """
+    kept = {name: x[ids] for name, x in acting.items()}
+    actions, kept = actor.act(thetas, kept, observation[ids])
+    for name, x in kept.items():
+        acting[name][ids] = x
+    return actions
+
+
+def begin_acting(
+    actor: Actor, thetas: PyTree, acting: dict[str, np.ndarray], observation: np.ndarray, ids: Any
+) -> None:
+    """Let an episode begin in some lanes, with arguments as for `act`."""
+    own = jax.tree.map(lambda x: x[ids], thetas)
+    for name, x in actor.begin(own, observation[ids]).items():
+        acting[name][ids] = x
+
+
 def flat_lanes(tree: PyTree, dtype: Any = None) -> PyTree:
     """Merge the axes of members and workers into one axis of lanes, in this order."""
     return jax.tree.map(lambda x: np.asarray(x, dtype).reshape(-1, *x.shape[2:]), tree)
@@ -27,17 +56,23 @@ def flat_lanes(tree: PyTree, dtype: Any = None) -> PyTree:
 class PolicyPool(Pool):
     """Base class of pools that run a policy in a simulator.
 
-    A state is a dictionary of arrays with axes `(members, workers)` in front.
+    A state is a dictionary of arrays with axes `(members, workers)` in front. Its entry `acting`
+    is a dictionary of what the actor keeps.
     """
 
-    policy: Policy
+    actor: Actor
     horizon: int
     observations: int
     actions: int
 
+    @property
+    def policy(self) -> Policy:
+        """The policy that chooses the actions."""
+        return self.actor.policy
+
     def initial_theta(self, key: Any) -> Theta:
         """Return the policy's initial parameters."""
-        return self.policy.initial_theta(key)
+        return self.actor.initial_theta(key)
 
     def metrics(self, theta: Theta, key: Any) -> dict[str, float]:
         """Measure the loss per step and the return of 20 unperturbed episodes."""
@@ -59,8 +94,9 @@ class PolicyPool(Pool):
     def check(self, theta: PyTree) -> None:
         lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
         try:
-            actions = self.policy.act(lanes, np.zeros((1, self.observations)))
-        except (ValueError, TypeError, IndexError, KeyError) as error:
+            nothing = np.zeros((1, self.observations))
+            actions, _ = self.actor.act(lanes, self.actor.begin(lanes, nothing), nothing)
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             raise ValueError(f"theta does not fit {self!r}: {error}") from error
         if actions.shape != (1, self.actions):
             raise ValueError(
@@ -68,8 +104,7 @@ class PolicyPool(Pool):
                 f"({self.actions},)."
             )
 
-    def fork(self, state: dict[str, np.ndarray], member: int) -> dict[str, np.ndarray]:
-        return {
-            name: np.broadcast_to(x[member : member + 1], x.shape).copy()
-            for name, x in state.items()
-        }
+    def fork(self, state: dict[str, Any], member: int) -> dict[str, Any]:
+        return jax.tree.map(
+            lambda x: np.broadcast_to(x[member : member + 1], x.shape).copy(), state
+        )

@@ -29,7 +29,8 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     ```
 
     Args:
-        system: A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID.
+        system: A name from `nres list`, file.py:Class, module:Class, or an environment: gym:ENV-ID,
+            brax:ENV, playground:ENV or gymnax:ENV.
         method: The name of a method, for example `"nres"`.
         given: Other settings by name. `None` counts as not given; `devices` may be `"all"`.
 

@@ -17,6 +17,7 @@ from nres.checkpoint import Checkpoints
 from nres.checks import whole_number
 from nres.estimators.base import Estimator
 from nres.estimators.computing import blank_state
+from nres.measured import learned
 from nres.progress import Callback, Progress, Reporter, TrainState
 from nres.results import TrainResult
 from nres.runs.components import Components
@@ -245,7 +246,7 @@ def _continued(
         )
     else:
         like = {"theta": components.theta}
-        like["optimizer"] = jax.eval_shape(components.optimizer.init, components.theta)
+        like["optimizer"] = jax.eval_shape(components.optimizer.init, learned(components.theta))
         tree, metadata = checkpoints.restore(made, like, partial=True)
         # With another key, the noise differs from that of the first episodes. A complete run needs
         # no workers at their starting points.

@@ -24,6 +24,7 @@ from nres.estimators.computing import blank_state
 from nres.estimators.values import EstimatorState
 from nres.execution import choose
 from nres.files import create_json, read_plain, write_json
+from nres.measured import learned
 from nres.runs.components import Components, build, make_estimator
 from nres.runs.fingerprint import fingerprint, is_same
 from nres.runs.machine import device, git_commit, versions
@@ -334,7 +335,7 @@ def checkpoint_template(settings: Settings, components: Components) -> dict[str,
     """
     estimator, theta = make_estimator(settings, components.system), components.theta
     state = choose(estimator, _blank_shapes, blank_state)(estimator, theta, components.key)
-    optimizer = jax.eval_shape(components.optimizer.init, theta)
+    optimizer = jax.eval_shape(components.optimizer.init, learned(theta))
     return {"theta": theta, "optimizer": optimizer, "estimator": state}
 
 

@@ -18,6 +18,15 @@ from nres.pools.base import Pool
 from nres.pools.gym import GymPool
 from nres.runs.registry import SYSTEMS
 from nres.system import System
+from nres.systems import BraxEnvironment, GymnaxEnvironment, PlaygroundEnvironment
+
+# Libraries of environments, by the word before the colon.
+LIBRARIES: dict[str, type] = {
+    "gym": GymPool,
+    "brax": BraxEnvironment,
+    "playground": PlaygroundEnvironment,
+    "gymnax": GymnaxEnvironment,
+}
 
 
 class SettingsError(ValueError):
@@ -28,7 +37,8 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
     """Construct a system from its name and options.
 
     Args:
-        name: A known name, `path/to/file.py:ClassName`, `module:ClassName` or `gym:ENV-ID`.
+        name: A known name, `path/to/file.py:ClassName`, `module:ClassName`, or the name of an
+            environment after `gym:`, `brax:`, `playground:` or `gymnax:`.
         options: The arguments of its constructor.
 
     Returns:
@@ -41,8 +51,9 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
         if name in SYSTEMS:
             known = SYSTEMS[name]
             return _constructed(known.make, known.kind, options)
-        if name.startswith("gym:"):
-            return GymPool(name.removeprefix("gym:"), **options)
+        if (library := library_of(name)) is not None:
+            given = {"env": name.partition(":")[2], **options}
+            return _constructed(library, library, given)
         return _made(name, user_object(name)[1], options)
     except (SettingsError, ImportError, MemoryError):
         raise
@@ -96,7 +107,14 @@ def described(error: BaseException, name: str) -> str:
 
 def full_name(system: str) -> str:
     """Return the name of a system with an absolute path, which is valid in every folder."""
-    return system if system in SYSTEMS or system.startswith("gym:") else user_object(system)[0]
+    known = system in SYSTEMS or library_of(system) is not None
+    return system if known else user_object(system)[0]
+
+
+def library_of(system: str) -> type | None:
+    """Return the class for environments of the library that a name begins with, if it does."""
+    library, colon, _ = system.partition(":")
+    return LIBRARIES.get(library) if colon else None
 
 
 def user_object(name: str) -> tuple[str, Any]:
@@ -105,8 +123,9 @@ def user_object(name: str) -> tuple[str, Any]:
     if not colon or not attribute.isidentifier():
         raise SettingsError(
             unknown("system", name, SYSTEMS)
-            + " For your own system give path/to/file.py:ClassName or module:ClassName, and for a "
-            "gymnasium environment gym:ENV-ID."
+            + " For your own system give path/to/file.py:ClassName or module:ClassName, and for an "
+            f"environment its library and its name, as in gym:CartPole-v1; there are "
+            f"{', '.join(LIBRARIES)}."
         )
     try:
         if where.endswith(".py"):

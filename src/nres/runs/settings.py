@@ -48,7 +48,7 @@ class Settings:
     """
 
     system: str = setting(
-        "A name from `nres list`, file.py:Class, module:Class or gym:ENV-ID.",
+        "A name from `nres list`, file.py:Class, module:Class, or an environment, as gym:ENV-ID.",
         text,
         panel=EVERYDAY,
         commands=(),

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nres.runs.names import library_of
 from nres.runs.registry import SYSTEMS
 
 
@@ -28,6 +29,8 @@ def foreign_code(system: str, options: dict[str, Any]) -> list[str]:
         given = {name: value for name, value in options.items() if name != "policy"}
         texts = [system.removeprefix("gym:"), *_texts(given)]
         return [text for text in texts if ":" in text]
+    if library_of(system) is not None:
+        return []
     if where.endswith(".py"):
         return [str(Path(where).resolve())]
     if re.fullmatch(r"nres\.systems(\.\w+)*", where):

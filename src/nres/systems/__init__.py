@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from nres.systems import hyperparameters as hyperparameters
 from nres.systems import recurrent as recurrent
+from nres.systems.environments import BraxEnvironment as BraxEnvironment
+from nres.systems.environments import GymnaxEnvironment as GymnaxEnvironment
+from nres.systems.environments import PlaygroundEnvironment as PlaygroundEnvironment
 from nres.systems.influence import InfluenceBalancing as InfluenceBalancing
 from nres.systems.lorenz import Lorenz as Lorenz
 from nres.systems.lorenz import LorenzTest as LorenzTest

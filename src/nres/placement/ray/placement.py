@@ -356,7 +356,7 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
         steps[:, parts[i]] = reply.steps
         if odd is not None:
             odd[parts[i]] = reply.odd
-    sums = [(reply.grad, reply.slope) for _, reply in sorted(replies.items())]
-    grad, slope = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
+    sums = [(reply.grad, reply.slope, reply.observed) for _, reply in sorted(replies.items())]
+    grad, slope, observed = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
     norms, losses, counts, odds = jax.tree.map(jnp.asarray, (norm, loss, steps, odd))
-    return Contributions(grad, norms, losses, counts, odds, slope)
+    return Contributions(grad, norms, losses, counts, odds, slope, observed)

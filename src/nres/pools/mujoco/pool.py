@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nres.acting import Actor
 from nres.checks import whole_number
 from nres.policies import Policy, as_policy
 from nres.pools.base import Film, PoolError, Window
@@ -19,7 +20,7 @@ from nres.pools.mujoco.render import film_episode
 from nres.pools.mujoco.swimmer import Swimmer
 from nres.pools.mujoco.task import MujocoTask, require_mujoco
 from nres.pools.mujoco.walker2d import Walker2d
-from nres.pools.simulator import PolicyPool, flat_lanes, seed_of
+from nres.pools.simulator import PolicyPool, act, begin_acting, flat_lanes, seed_of
 
 TASKS: dict[str, Callable[[int], MujocoTask]] = {
     "swimmer": Swimmer,
@@ -41,10 +42,13 @@ class MujocoPool(PolicyPool):
 
     Args:
         task: A name (swimmer, halfcheetah, hopper, walker2d, ant, humanoid) or a `MujocoTask`.
-        policy: `"linear"`, `"mlp:64,64"`, or any `nres.policies.Policy`.
+        policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`.
         version: The version of gymnasium's environment to follow, 4 or 5.
         horizon: T, the number of steps in an episode.
         variance: The variance of a named policy's initial parameters.
+        normalise: True to give the policy observations with mean 0 and variance 1. `theta` then
+            has the entries `policy` and `observations`, the moments measured so far; an episode
+            keeps those with which it began.
         threads: The number of threads; 0 uses all processors.
 
     Raises:
@@ -69,6 +73,7 @@ class MujocoPool(PolicyPool):
         version: int = 4,
         horizon: int = 1000,
         variance: float | None = None,
+        normalise: bool = False,
         threads: int = 0,
     ):
         require_mujoco()
@@ -87,15 +92,16 @@ class MujocoPool(PolicyPool):
         lane = self._lanes(1)
         self._reset(lane, np.array([0]), [0])
         observations = task.observe(lane, slice(None)).shape[1]
-        self.policy = as_policy(policy, observations, self.model.nu, variance)
+        policy = as_policy(given := policy, observations, self.model.nu, variance)
+        self.actor = Actor(policy, observations, normalise)
         self.observations, self.actions = observations, self.model.nu
-        self._name = (type(task).__name__, task.version, horizon, str(policy), variance)
+        self._name = (type(task).__name__, task.version, horizon, str(given), variance)
 
     def __repr__(self) -> str:
         name, version, horizon, policy, variance = self._name
         return (
             f"MujocoPool({name!r}, {policy!r}, version={version}, horizon={horizon}, "
-            f"variance={variance})"
+            f"variance={variance}{', normalise=True' * self.actor.normalise})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,7 +110,7 @@ class MujocoPool(PolicyPool):
 
     def advance(
         self,
-        state: dict[str, np.ndarray] | None,
+        state: dict[str, Any] | None,
         thetas: PyTree,
         keys: np.ndarray,
         start: np.ndarray,
@@ -119,12 +125,14 @@ class MujocoPool(PolicyPool):
         if state is None:
             ended, broken = np.zeros(count, bool), np.zeros(count, bool)
             observation, position = np.zeros((count, self.observations)), np.zeros(count)
+            acting = self.actor.begin(thetas, observation)
             begins = np.ones(workers, bool)
         else:
             flat = flat_lanes(state)
             f.rows[:] = flat["rows"]
             ended, broken = flat["ended"].copy(), flat["broken"].copy()
             observation, position = flat["observation"].copy(), flat["position"].copy()
+            acting = {name: x.copy() for name, x in flat["acting"].items()}
             begins = (start == 0) & ((length > 0) | (window == 0))
         if begins.any():
             fresh = np.flatnonzero(np.tile(begins, members)).astype(np.int32)
@@ -133,11 +141,13 @@ class MujocoPool(PolicyPool):
             ended[fresh], broken[fresh] = False, False
             observation[fresh] = self.task.observe(f, fresh)
             position[fresh] = self.task.position(f, fresh)
+            begin_acting(self.actor, thetas, acting, observation, fresh)
 
         f.batch.warning[:] = 0
         steps_left = np.tile(length, members)
         loss, steps = np.zeros(count), np.zeros(count, np.int32)
-        self._steps(f, thetas, ended, observation, position, steps_left, loss, steps)
+        before = {name: x.copy() for name, x in acting.items()}
+        self._steps(f, thetas, acting, ended, observation, position, steps_left, loss, steps)
         # MuJoCo resets a simulation whose numbers diverge, and counts a warning.
         broken |= _troubles(f) > 0
         loss[broken] = np.nan
@@ -149,11 +159,12 @@ class MujocoPool(PolicyPool):
             "position": position,
             "ended": ended,
             "broken": broken,
+            "acting": acting,
         }
-        state = {name: x.reshape(*shape, *x.shape[1:]) for name, x in state.items()}
-        return Window(state, loss.reshape(shape), steps.reshape(shape))
+        result = (state, loss, steps, self.actor.observed(thetas, before, acting))
+        return Window(*jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), result))
 
-    def _steps(self, f, thetas, ended, observation, position, steps_left, loss, steps) -> None:
+    def _steps(self, f, thetas, acting, ended, observation, position, steps_left, loss, steps):
         """Step the lanes whose episodes go on, in place."""
         task, dt = self.task, self.task.frame_skip * self.model.opt.timestep
         changes = set(np.unique(steps_left).tolist())  # the steps after which a lane is done
@@ -166,7 +177,7 @@ class MujocoPool(PolicyPool):
                     break
                 ids, chosen = _choose(active)
                 own = thetas if chosen is None else jax.tree.map(lambda x, i=ids: x[i], thetas)
-            action = self.policy.act(own, observation[ids])
+            action = act(self.actor, own, acting, observation, ids)
             f.ctrl[ids] = action
             try:
                 f.batch.step(ids=chosen, nstep=task.frame_skip)

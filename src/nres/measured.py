@@ -1,0 +1,98 @@
+"""`Measured`: the parts of `theta` that come from measurements instead of learning."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+
+class Measured(eqx.Module):
+    """Base class of a part of `theta` that is measured while workers run, and never perturbed.
+
+    Estimators draw no noise for such a part and return no gradient for it. Instead, they add up
+    what the unrolls observe and return the part's next value in `estimate.measured`; `nres.train`
+    puts it into `theta`. A system or pool that uses the part must keep the value with which an
+    episode began until it ends. Members of a pair and windows of an episode then run the same
+    policy, and estimates stay unbiased for it.
+    """
+
+    @abc.abstractmethod
+    def updated(self, observed: PyTree) -> "Measured":
+        """Return the part after the unrolls of an estimate.
+
+        Args:
+            observed: This part's entry of `Window.observed`, summed over all unrolls.
+        """
+
+
+class Moments(Measured):
+    r"""The mean and variance of the observations so far, component by component.
+
+    Args:
+        size: The number of components of an observation.
+
+    Example:
+        ```python
+        moments = nres.measured.Moments.empty(17)
+        ```
+    """
+
+    count: Float[Array, ""]
+    """The number of observations."""
+    mean: Float[Array, " size"]
+    square: Float[Array, " size"]
+    """The sum of the squared deviations from the mean."""
+
+    @classmethod
+    def empty(cls, size: int) -> "Moments":
+        """Return the moments of no observations, which leave observations as they are."""
+        return cls(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+
+    def updated(self, observed: PyTree) -> "Moments":
+        """Add observations, given as their number and the sums of their deviations from `mean`."""
+        added, first, second = observed
+        count = self.count + added
+        some = jnp.maximum(count, 1)
+        square = jnp.maximum(self.square + second - first**2 / some, 0)
+        return Moments(count, self.mean + first / some, square)
+
+
+def _is_measured(x: Any) -> bool:
+    return isinstance(x, Measured)
+
+
+def learned(theta: PyTree) -> PyTree:
+    """Return `theta` with `None` instead of its measured parts."""
+    return jax.tree.map(lambda x: None if _is_measured(x) else x, theta, is_leaf=_is_measured)
+
+
+def measured(theta: PyTree) -> PyTree:
+    """Return `theta` with `None` instead of what is learned."""
+    return jax.tree.map(lambda x: x if _is_measured(x) else None, theta, is_leaf=_is_measured)
+
+
+def has_measured(theta: PyTree) -> bool:
+    """Return true if `theta` has measured parts."""
+    return any(map(_is_measured, jax.tree.leaves(theta, is_leaf=_is_measured)))
+
+
+def joined(learned: PyTree, measured: PyTree) -> PyTree:
+    """Put the learned and the measured parts of `theta` together."""
+    return eqx.combine(learned, measured)
+
+
+def updated(theta: PyTree, observed: tuple[PyTree, ...] | None) -> PyTree:
+    """Return the measured parts of `theta` after an estimate.
+
+    Args:
+        theta: The parameters.
+        observed: The sum of `Window.observed`; `None` leaves the parts as they are.
+    """
+    parts = measured(theta)
+    if observed is None:
+        return parts
+    flat, structure = jax.tree.flatten(parts, is_leaf=_is_measured)
+    return structure.unflatten(part.updated(x) for part, x in zip(flat, observed, strict=True))

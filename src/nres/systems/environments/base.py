@@ -1,0 +1,175 @@
+"""`EnvironmentSystem`: a policy in an environment that JAX can trace."""
+
+import abc
+import functools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from nres.acting import Actor
+from nres.checks import whole_number
+from nres.execution import run_episodes
+from nres.policies import Policy, as_policy
+from nres.pools.jax import JaxPool
+from nres.system import System, Theta
+from nres.tracing import Lifted, lift
+from nres.workers import worker_keys
+
+# The number of episodes that `metrics` averages, as for MuJoCo tasks outside JAX.
+EPISODES = 20
+
+
+class Episode(eqx.Module):
+    """The state of an episode."""
+
+    environment: list[Array]
+    """The leaves of the environment's own state."""
+    observation: Float[Array, " observations"]
+    acting: dict[str, Array]
+    """What the actor keeps: a memory, and the moments of observations."""
+
+
+class EnvironmentSystem(System):
+    """Base class of policies in environments that JAX can trace; the loss is the negative reward.
+
+    Episodes that end early are absorbed until the horizon: the environment is never reset within
+    an episode. Its arrays, for example the tables of a physics model, become arguments of compiled
+    functions, and equal environments share one compilation. A subclass sets `env`'s functions with
+    `_adapt`.
+    """
+
+    horizon: int = eqx.field(static=True)
+    actor: Actor = eqx.field(static=True)
+    actions: int = eqx.field(static=True)
+    discrete: bool = eqx.field(static=True)
+    bounds: tuple[Array, Array] | None
+    """The limits to which actions are clipped; `None` not to clip them."""
+    _reset: Lifted
+    _step: Lifted
+    _made: Any = eqx.field(static=True)
+
+    metrics_steps = None
+
+    @abc.abstractmethod
+    def __init__(self, *arguments: Any, **options: Any): ...
+
+    def _adapt(
+        self,
+        adapter: Any,
+        policy: str | Policy,
+        *,
+        horizon: int,
+        variance: float | None,
+        normalise: bool,
+        made: Any,
+    ) -> None:
+        """Set all fields from an adapter.
+
+        Args:
+            adapter: An object with `reset(key)`, which returns a state and an observation;
+                `step(state, action, key)`, which returns these, a reward and whether the episode
+                ended; and `actions`, `discrete` and `bounds`.
+            policy: A policy, or its name.
+            horizon: T, the number of steps in an episode.
+            variance: The variance of a named policy's initial parameters.
+            normalise: True to normalise observations.
+            made: The arguments with which the system can be made again.
+        """
+        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+
+        def reset(key):
+            state, observation = adapter.reset(key)
+            return jax.tree.leaves(jax.tree.map(jnp.asarray, state)), _vector(observation)
+
+        shapes, observation = jax.eval_shape(reset, key)
+        structure = jax.tree.structure(jax.eval_shape(lambda k: adapter.reset(k)[0], key))
+
+        def step(leaves, action, key):
+            state = jax.tree.unflatten(structure, leaves)
+            state, observation, reward, ended = adapter.step(state, action, key)
+            after = jax.tree.leaves(state)
+            # Steps may change weak types and precisions, which a scan refuses.
+            after = [jnp.asarray(x, like.dtype) for x, like in zip(after, shapes, strict=True)]
+            observation = _vector(observation).astype(dtype)
+            return after, observation, jnp.asarray(reward, dtype), jnp.asarray(ended, bool)
+
+        dtype = observation.dtype
+        action = (
+            jax.ShapeDtypeStruct((), jnp.int32)
+            if adapter.discrete
+            else jax.ShapeDtypeStruct(adapter.shape, dtype)
+        )
+        self._reset = lift(reset, key)
+        self._step = lift(step, shapes, action, key)
+        self.horizon = whole_number("horizon", horizon)
+        self.actions = adapter.actions
+        self.discrete = adapter.discrete
+        self.bounds = adapter.bounds
+        chosen = as_policy(policy, observation.size, adapter.actions, variance)
+        self.actor = Actor(chosen, observation.size, normalise)
+        self._shape = adapter.shape
+        self._made = made
+
+    _shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __reduce__(self) -> Any:
+        # Traced functions cannot be pickled, but the environment can be made again.
+        (arguments, options) = self._made
+        return functools.partial(type(self), **options), arguments
+
+    def initial_theta(self, key: Any) -> Theta:
+        """Return the policy's initial parameters."""
+        return self.actor.initial_theta(key)
+
+    def init(self, theta, key):
+        # Constants of the environment are Python numbers here.
+        environment, observation = jax.tree.map(jnp.asarray, self._reset(jax.random.key_data(key)))
+        acting = self.actor.begin(_one_lane(theta), observation[None])
+        return Episode(environment, observation, jax.tree.map(lambda x: x[0], acting))
+
+    def step(self, state, theta, t, key):
+        acting = jax.tree.map(lambda x: x[None], state.acting)
+        output, acting = self.actor.act(_one_lane(theta), acting, state.observation[None])
+        action = self.action(output[0])
+        result = self._step(state.environment, action, jax.random.key_data(key))
+        environment, observation, reward, ended = jax.tree.map(jnp.asarray, result)
+        acting = jax.tree.map(lambda x: x[0], acting)
+        return Episode(environment, observation, acting), -reward, ended
+
+    def action(self, output: Float[Array, " actions"]) -> Array:
+        """Return the action that an output of the policy means."""
+        if self.discrete:
+            return jnp.argmax(output).astype(jnp.int32)
+        action = output.reshape(self._shape)
+        return action if self.bounds is None else jnp.clip(action, *self.bounds)
+
+    def observed(self, theta, before, after):
+        before, after = (jax.tree.map(lambda x: x[None], s.acting) for s in (before, after))
+        observed = self.actor.observed(_one_lane(theta), before, after)
+        return jax.tree.map(lambda x: x[0], observed)
+
+    def metrics(self, theta: Theta, key: Any) -> dict[str, Array]:
+        """Measure the loss per step and the return of 20 unperturbed episodes."""
+        keys = worker_keys(jax.random.split(key)[0], EPISODES)
+        losses, _ = run_episodes(JaxPool(self), theta, keys)
+        total = -losses * self.horizon
+        return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+
+
+def _one_lane(theta: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[None], theta)
+
+
+def _vector(observation: PyTree) -> Float[Array, " size"]:
+    """Return an observation of any shape as one vector."""
+    if not isinstance(observation, jax.Array):
+        observation = jax.tree.map(jnp.asarray, observation)
+    leaves = jax.tree.leaves(observation)
+    size = sum(math.prod(leaf.shape) for leaf in leaves)
+    if not size:
+        raise ValueError("the environment's observation is empty.")
+    return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves])

@@ -1,0 +1,175 @@
+"""`BraxEnvironment`: environments of Brax, and of MuJoCo Playground, which has its interface."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from nres.policies import Policy
+from nres.systems.environments.base import EnvironmentSystem
+
+INSTALL = "Brax environments need brax: pip install 'nres[brax]'."
+PLAYGROUND_INSTALL = "MuJoCo Playground needs playground: pip install 'nres[playground]'."
+# The entry of a dictionary of observations that a policy sees, as in MuJoCo Playground.
+SEEN = "state"
+
+
+class BraxEnvironment(EnvironmentSystem):
+    """Unrolls of a policy in an environment with Brax's interface; the loss is minus the reward.
+
+    The interface is `reset(key)` and `step(state, action)`, which return a state with `obs`,
+    `reward` and `done`, and `action_size`. Actions are clipped to [-1, 1], as is usual in Brax.
+
+    Args:
+        env: The name of a Brax environment, for example `"ant"`, or an environment. Wrappers that
+            batch or reset environments by themselves are refused.
+        policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`.
+        horizon: T, the number of steps in an episode.
+        variance: The variance of a named policy's initial parameters.
+        normalise: True to give the policy observations with mean 0 and variance 1, as for
+            `nres.pools.MujocoPool`.
+        options: Keyword arguments of a named environment, for example `backend="mjx"`.
+
+    Raises:
+        ImportError: If Brax is not installed.
+        ValueError: If there is no such environment, or a wrapper is refused.
+
+    Example:
+        ```python
+        system = nres.systems.BraxEnvironment("inverted_pendulum", horizon=200)
+        estimator = nres.NRES(system, workers=100, window=20, sigma=0.1)
+        ```
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        policy: str | Policy = "linear",
+        *,
+        horizon: int = 1000,
+        variance: float | None = None,
+        normalise: bool = False,
+        **options: Any,
+    ):
+        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        made = ((env, policy), {**given, **options})
+        if isinstance(env, str):
+            env = _make(env, options)
+        elif options:
+            raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
+        self._adapt(_Adapter(env), policy, made=made, **given)
+
+
+class PlaygroundEnvironment(EnvironmentSystem):
+    """Unrolls of a policy in an environment of MuJoCo Playground, by its name.
+
+    The physics runs in JAX (MJX); Playground's other implementation, Warp, takes no nested batches
+    and is refused. The other arguments are those of `BraxEnvironment`.
+
+    Args:
+        env: The name of an environment, for example `"CheetahRun"`.
+        policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`.
+        horizon: T, the number of steps in an episode; by default, the environment's own.
+        options: Entries of the environment's configuration to override.
+
+    Raises:
+        ImportError: If MuJoCo Playground is not installed.
+        ValueError: If there is no such environment.
+
+    Example:
+        ```python
+        system = nres.systems.PlaygroundEnvironment("CheetahRun", normalise=True)
+        ```
+    """
+
+    def __init__(
+        self,
+        env: str,
+        policy: str | Policy = "linear",
+        *,
+        horizon: int | None = None,
+        variance: float | None = None,
+        normalise: bool = False,
+        **options: Any,
+    ):
+        try:
+            from mujoco_playground import registry
+        except ImportError as error:
+            raise ImportError(f"{PLAYGROUND_INSTALL} ({error})") from error
+        if options.get("impl", "jax") != "jax":
+            raise ValueError(
+                f"impl={options['impl']!r}: only the implementation in JAX, impl='jax', can run "
+                "the members and workers of an estimator as one batch."
+            )
+        if env not in registry.ALL_ENVS:
+            raise ValueError(
+                f"MuJoCo Playground has no environment {env!r}. There are "
+                f"{', '.join(sorted(registry.ALL_ENVS))}."
+            )
+        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        made = ((env, policy), {**given, **options})
+        config = registry.get_default_config(env)
+        overrides = {**options, **({"impl": "jax"} if "impl" in config else {})}
+        loaded = registry.load(env, config_overrides=overrides)
+        given["horizon"] = int(config.episode_length) if horizon is None else horizon
+        self._adapt(_Adapter(loaded), policy, made=made, **given)
+
+
+def _make(name: str, options: dict[str, Any]) -> Any:
+    try:
+        from brax import envs
+    except ImportError as error:
+        raise ImportError(f"{INSTALL} ({error})") from error
+    try:
+        return envs.get_environment(name, **options)
+    except KeyError as error:
+        raise ValueError(
+            f"Brax has no environment {name!r}. There are {', '.join(sorted(envs._envs))}."
+        ) from error
+
+
+class _Adapter:
+    """The functions of an environment with Brax's interface."""
+
+    discrete = False
+
+    def __init__(self, env: Any):
+        for name in ("reset", "step", "action_size"):
+            if not hasattr(env, name):
+                raise ValueError(f"{type(env).__name__} has no `{name}`, as Brax environments do.")
+        _refuse_wrappers(env)
+        self.env, self.actions = env, int(env.action_size)
+        self.shape = (self.actions,)
+        self.bounds = (-jnp.ones(self.shape), jnp.ones(self.shape))
+
+    def reset(self, key):
+        state = self.env.reset(key)
+        return state, _seen(state.obs)
+
+    def step(self, state, action, key):
+        state = self.env.step(state, action)
+        return state, _seen(state.obs), state.reward, state.done > 0.5
+
+
+def _refuse_wrappers(env: Any) -> None:
+    """Raise a `ValueError` if a wrapper resets environments, counts steps or makes batches."""
+    inner = env
+    while inner is not None:
+        name = type(inner).__name__
+        if any(word in name for word in ("AutoReset", "Vmap", "EpisodeWrapper", "DomainRandom")):
+            raise ValueError(
+                f"{name} resets, batches or randomises environments by itself, which estimators "
+                "do: give the environment without it, for example from "
+                "`brax.envs.get_environment`."
+            )
+        inner = inner.__dict__.get("env")
+
+
+def _seen(observation: Any) -> Any:
+    """Return the part of an observation that a policy sees."""
+    if isinstance(observation, dict) or hasattr(observation, "keys"):
+        if SEEN not in observation:
+            raise ValueError(
+                f"the observation is a dictionary without {SEEN!r}: {', '.join(observation)}."
+            )
+        return observation[SEEN]
+    return observation

@@ -1,0 +1,100 @@
+"""`GymnaxEnvironment`: environments of gymnax."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from nres.policies import Policy
+from nres.systems.environments.base import EnvironmentSystem
+
+INSTALL = "gymnax environments need gymnax: pip install 'nres[gymnax]'."
+
+
+class GymnaxEnvironment(EnvironmentSystem):
+    """Unrolls of a policy in an environment with gymnax's interface; the loss is minus the reward.
+
+    The environment's `reset_env` and `step_env` are called, which do not reset finished episodes.
+
+    Args:
+        env: The name of an environment, for example `"CartPole-v1"`, or an environment.
+        policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`. For discrete
+            actions, the one with the largest output is taken; others are clipped to their bounds.
+        horizon: T, the number of steps in an episode; by default, the environment's limit.
+        variance: The variance of a named policy's initial parameters.
+        normalise: True to give the policy observations with mean 0 and variance 1, as for
+            `nres.pools.MujocoPool`.
+        params: The parameters of the environment; by default its own.
+        options: Keyword arguments of a named environment.
+
+    Raises:
+        ImportError: If gymnax is not installed.
+        ValueError: If there is no such environment, or its limit is shorter than the horizon.
+
+    Example:
+        ```python
+        system = nres.systems.GymnaxEnvironment("CartPole-v1", "mlp:16", horizon=200)
+        estimator = nres.NRES(system, workers=100, window=20, sigma=0.1)
+        ```
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        policy: str | Policy = "linear",
+        *,
+        horizon: int | None = None,
+        variance: float | None = None,
+        normalise: bool = False,
+        params: Any = None,
+        **options: Any,
+    ):
+        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        made = ((env, policy), {**given, "params": params, **options})
+        if isinstance(env, str):
+            env = _make(env, options)
+        elif options:
+            raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
+        adapter = _Adapter(env, env.default_params if params is None else params)
+        limit = int(adapter.params.max_steps_in_episode)
+        if horizon is not None and horizon > limit:
+            raise ValueError(f"{env.name} ends after {limit} steps; horizon={horizon} is longer.")
+        given["horizon"] = limit if horizon is None else horizon
+        self._adapt(adapter, policy, made=made, **given)
+
+
+def _make(name: str, options: dict[str, Any]) -> Any:
+    try:
+        import gymnax
+    except ImportError as error:
+        raise ImportError(f"{INSTALL} ({error})") from error
+    try:
+        return gymnax.make(name, **options)[0]
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"gymnax has no environment {name!r}. There are {', '.join(gymnax.registered_envs)}."
+        ) from error
+
+
+class _Adapter:
+    """The functions of an environment with gymnax's interface."""
+
+    def __init__(self, env: Any, params: Any):
+        self.env, self.params = env, params
+        space = env.action_space(params)
+        self.discrete = hasattr(space, "n")
+        self.shape = () if self.discrete else tuple(space.shape)
+        self.actions = int(space.n) if self.discrete else int(np.prod(self.shape))
+        self.bounds = None
+        if not self.discrete:
+            limits = (jnp.asarray(x, float) for x in (space.low, space.high))
+            low, high = (jnp.broadcast_to(x, self.shape) for x in limits)
+            self.bounds = (low, high)
+
+    def reset(self, key):
+        observation, state = self.env.reset_env(key, self.params)
+        return state, observation
+
+    def step(self, state, action, key):
+        observation, state, reward, ended, _ = self.env.step_env(key, state, action, self.params)
+        return state, observation, reward, ended
