@@ -66,6 +66,7 @@ def gymnasiums(name: str, theta, lanes: int, steps: int) -> float:
         envs = gymnasium.vector.SyncVectorEnv(
             [lambda: gymnasium.make(GYM_IDS[name], disable_env_checker=True)] * lanes
         )
+    observation: np.ndarray
     observation, _ = envs.reset(seed=0)
     weights = np.asarray(theta, np.float64)
     began = time.perf_counter()

@@ -208,10 +208,10 @@ def test_a_warm_start_is_kept_in_the_folder(tmp_path):
 
 @pytest.mark.slow
 def test_fresh_episodes(tmp_path):
-    out = tmp_path / "cartpole"
+    out = tmp_path / "ant"
     common = ["--sigma", 0.1, "--lr", 0.1, "--workers", 3, "--window", 5, "--set", "horizon=20"]
     options = [*common, "--updates", 3, "--optimizer", "adam", "--out", out]
-    assert invoke("train", "gym:CartPole-v1", *options).exit_code == 0
+    assert invoke("train", "gym:Ant-v5", *options).exit_code == 0
     refused = invoke("resume", out, "--updates", 5)
     assert refused.exit_code == 1
     assert "--fresh-episodes" in refused.stderr

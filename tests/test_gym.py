@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,8 +105,51 @@ def test_training_with_discrete_actions():
     assert after > 80
 
 
+@pytest.mark.filterwarnings("ignore:.*settotalmass.*")
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Pendulum-v1", "Hopper-v5", slow("Acrobot-v1"), slow("Reacher-v5")]
+)
+def test_snapshots_are_found_and_continued_exactly(name):
+    pool = GymPool(name, "linear", horizon=30, variance=1.0, clip=True)
+    theta = pool.initial_theta(KEY)
+    estimator = nres.NRES(pool, workers=2, window=10, sigma=0.1)
+    old = estimator.init(theta, KEY)
+    first = estimator.estimate(theta, old)
+    then = estimator.estimate(theta, first.state)
+    pool.close()
+    again = estimator.estimate(theta, old)
+    np.testing.assert_array_equal(again.grad, first.grad)
+    np.testing.assert_array_equal(estimator.estimate(theta, again.state).grad, then.grad)
+
+
+def test_an_environment_with_random_steps_goes_on_with_its_generator():
+    class Noisy(CliffEnv):
+        get_state = property()  # no snapshots of its own
+
+        def reset(self, *, seed=None, options=None):
+            gymnasium.Env.reset(self, seed=seed)
+            return super().reset()
+
+        def step(self, action):
+            return super().step(action + self.np_random.normal())
+
+    pool = GymPool(Noisy, horizon=6)
+    thetas, keys = np.ones((1, 3, 1, 1)), np.arange(6, dtype=np.uint32).reshape(3, 2)
+    whole = pool.advance(None, thetas, keys, np.zeros(3, int), 6)
+    first = pool.advance(None, thetas, keys, np.zeros(3, int), 2)
+    pool.close()
+    rest = pool.advance(first.state, thetas, keys, np.full(3, 2), 4)
+    np.testing.assert_allclose(first.loss + rest.loss, whole.loss)
+
+
 def test_environments_without_snapshots():
-    pool = GymPool("CartPole-v1", horizon=30)
+    class Deep(CliffEnv):
+        """Its state is where nobody looks for numbers."""
+
+        get_state = property()
+        x = property(lambda self: self.parts[0], lambda self, x: setattr(self, "parts", [x]))
+
+    pool = GymPool(Deep, horizon=30)
     assert not pool.can_fork
     with raises_naming(ValueError, "GymPool"):
         nres.TES(pool, workers=2, window=10, sigma=0.1)
@@ -113,7 +157,7 @@ def test_environments_without_snapshots():
     theta = pool.initial_theta(KEY)
     old = estimator.init(theta, KEY)
     new = estimator.estimate(theta, old).state
-    with raises_naming(PoolError, "CartPole-v1"):
+    with raises_naming(PoolError, "Deep"):
         estimator.estimate(theta, old)
     estimator.estimate(theta, new)
 

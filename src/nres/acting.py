@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Array, Float, Key, PyTree
 
 from nres.measured import Moments
-from nres.policies import Policy, namespace
+from nres.policies import AnyPolicy, namespace
 from nres.system import Theta
 
 # Keeps components that hardly vary from being divided by zero.
@@ -32,7 +32,7 @@ class Actor:
         normalise: True to give the policy observations with mean 0 and variance 1.
     """
 
-    policy: Policy
+    policy: AnyPolicy
     observations: int
     normalise: bool = False
 
@@ -81,9 +81,10 @@ class Actor:
             state["first"] = state["first"] + centred
             state["second"] = state["second"] + centred**2
             observations = centred * state["precision"]
+        policy: Any = self.policy
         if not self.memory:
-            return self.policy.act(thetas, observations), state
-        actions, state["memory"] = self.policy.act(thetas, observations, state["memory"])
+            return policy.act(thetas, observations), state
+        actions, state["memory"] = policy.act(thetas, observations, state["memory"])
         return actions, state
 
     def observed(

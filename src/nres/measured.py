@@ -95,4 +95,5 @@ def updated(theta: PyTree, observed: tuple[PyTree, ...] | None) -> PyTree:
     if observed is None:
         return parts
     flat, structure = jax.tree.flatten(parts, is_leaf=_is_measured)
-    return structure.unflatten(part.updated(x) for part, x in zip(flat, observed, strict=True))
+    after = [part.updated(x) for part, x in zip(flat, observed, strict=True)]
+    return jax.tree.unflatten(structure, after)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -50,10 +50,6 @@ class Policy(Protocol):
     ) -> Float[Any, "lanes actions"]:
         """Compute one action per lane.
 
-        A policy with an attribute `memory`, a number of values, gets an array of shape `(lanes,
-        memory)` as a third argument, which is zero when an episode begins, and returns the actions
-        and the next memory.
-
         Args:
             thetas: The parameters; every leaf has an axis of lanes in front.
             observations: One observation per lane, in NumPy or in JAX.
@@ -62,6 +58,41 @@ class Policy(Protocol):
             One action per lane.
         """
         ...
+
+
+@runtime_checkable
+class RecurrentPolicy(Protocol):
+    """Protocol of a policy that remembers values from step to step."""
+
+    @property
+    def memory(self) -> int:
+        """The number of values that the policy remembers."""
+        ...
+
+    def initial_theta(self, key: Key[Array, ""]) -> Theta:
+        """Return the parameters to start from, as for `Policy`."""
+        ...
+
+    def act(
+        self,
+        thetas: PyTree,
+        observations: Float[Any, "lanes observations"],
+        memory: Float[Any, "lanes memory"],
+    ) -> tuple[Float[Any, "lanes actions"], Float[Any, "lanes memory"]]:
+        """Compute one action per lane, and what each lane remembers.
+
+        Args:
+            thetas: The parameters; every leaf has an axis of lanes in front.
+            observations: One observation per lane, in NumPy or in JAX.
+            memory: What each lane remembers; zero when an episode begins.
+
+        Returns:
+            One action per lane, and the memory for the next step.
+        """
+        ...
+
+
+AnyPolicy: TypeAlias = Policy | RecurrentPolicy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,8 +257,8 @@ def _initial(key, outputs: int, inputs: int, variance: float) -> Float[Array, "o
 
 
 def as_policy(
-    policy: "str | Policy", observations: int, actions: int, variance: float | None = None
-) -> Policy:
+    policy: str | AnyPolicy, observations: int, actions: int, variance: float | None = None
+) -> AnyPolicy:
     """Return a policy, made for the given sizes if it is named by text.
 
     Args:

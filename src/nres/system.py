@@ -80,10 +80,10 @@ class System(eqx.Module, metaclass=_SystemMeta):
     first one ranks parameters; lower is better. Without this method, progress is measured by the
     mean loss of some whole episodes."""
 
-    observed: ClassVar[Callable[..., tuple[PyTree, ...]] | None] = None
-    """Optional method for a `theta` with `nres.measured.Measured` parts: `observed(theta, before,
-    after)` returns what the trajectory observed between two states of one episode, for each of
-    these parts. Sums over trajectories update them."""
+    observed_between: ClassVar[Callable[..., tuple[PyTree, ...]] | None] = None
+    """Optional method for a `theta` with `nres.measured.Measured` parts:
+    `observed_between(theta, before, after)` returns what the trajectory observed between two states
+    of one episode, for each of these parts. Sums over trajectories update them."""
 
     # The number of steps that `metrics` takes, if known. This is a class attribute, not a field.
     metrics_steps: ClassVar[int | None] = None

@@ -162,8 +162,8 @@ class JaxPool(eqx.Module, TraceablePool):
         if length is None and not ends:
             taken = jnp.full_like(taken, window)
         observed = None
-        if system.observed is not None and has_measured(theta):
-            observed = system.observed(theta, first, lane.state)
+        if system.observed_between is not None and has_measured(theta):
+            observed = system.observed_between(theta, first, lane.state)
         return lane, total, taken, observed
 
 

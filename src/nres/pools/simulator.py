@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.policies import Policy
+from nres.policies import AnyPolicy
 from nres.pools.base import Pool
 from nres.system import Theta
 from nres.workers import worker_keys
@@ -66,7 +66,7 @@ class PolicyPool(Pool):
     actions: int
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> AnyPolicy:
         """The policy that chooses the actions."""
         return self.actor.policy
 

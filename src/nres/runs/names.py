@@ -52,8 +52,8 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
             known = SYSTEMS[name]
             return _constructed(known.make, known.kind, options)
         if (library := library_of(name)) is not None:
-            given = {"env": name.partition(":")[2], **options}
-            return _constructed(library, library, given)
+            env = name.partition(":")[2]
+            return _constructed(library, library, {"env": env, **options})
         return _made(name, user_object(name)[1], options)
     except (SettingsError, ImportError, MemoryError):
         raise

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from nres.acting import Actor
 from nres.checks import whole_number
-from nres.policies import Policy, as_policy
+from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.mujoco.ant import Ant
 from nres.pools.mujoco.half_cheetah import HalfCheetah
@@ -68,7 +68,7 @@ class MujocoPool(PolicyPool):
     def __init__(
         self,
         task: str | MujocoTask,
-        policy: str | Policy = "linear",
+        policy: str | AnyPolicy = "linear",
         *,
         version: int = 4,
         horizon: int = 1000,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from nres.acting import Actor
 from nres.checks import whole_number
 from nres.execution import run_episodes
-from nres.policies import Policy, as_policy
+from nres.policies import AnyPolicy, as_policy
 from nres.pools.jax import JaxPool
 from nres.system import System, Theta
 from nres.tracing import Lifted, lift
@@ -60,7 +60,7 @@ class EnvironmentSystem(System):
     def _adapt(
         self,
         adapter: Any,
-        policy: str | Policy,
+        policy: str | AnyPolicy,
         *,
         horizon: int,
         variance: float | None,
@@ -147,7 +147,7 @@ class EnvironmentSystem(System):
         action = output.reshape(self._shape)
         return action if self.bounds is None else jnp.clip(action, *self.bounds)
 
-    def observed(self, theta, before, after):
+    def observed_between(self, theta, before, after):
         before, after = (jax.tree.map(lambda x: x[None], s.acting) for s in (before, after))
         observed = self.actor.observed(_one_lane(theta), before, after)
         return jax.tree.map(lambda x: x[0], observed)

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from nres.policies import Policy
+from nres.policies import AnyPolicy
 from nres.systems.environments.base import EnvironmentSystem
 
 INSTALL = "Brax environments need brax: pip install 'nres[brax]'."
@@ -43,14 +43,14 @@ class BraxEnvironment(EnvironmentSystem):
     def __init__(
         self,
         env: Any,
-        policy: str | Policy = "linear",
+        policy: str | AnyPolicy = "linear",
         *,
         horizon: int = 1000,
         variance: float | None = None,
         normalise: bool = False,
         **options: Any,
     ):
-        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
         made = ((env, policy), {**given, **options})
         if isinstance(env, str):
             env = _make(env, options)
@@ -84,7 +84,7 @@ class PlaygroundEnvironment(EnvironmentSystem):
     def __init__(
         self,
         env: str,
-        policy: str | Policy = "linear",
+        policy: str | AnyPolicy = "linear",
         *,
         horizon: int | None = None,
         variance: float | None = None,
@@ -105,7 +105,7 @@ class PlaygroundEnvironment(EnvironmentSystem):
                 f"MuJoCo Playground has no environment {env!r}. There are "
                 f"{', '.join(sorted(registry.ALL_ENVS))}."
             )
-        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
         made = ((env, policy), {**given, **options})
         config = registry.get_default_config(env)
         overrides = {**options, **({"impl": "jax"} if "impl" in config else {})}

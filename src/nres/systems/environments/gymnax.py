@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from nres.policies import Policy
+from nres.policies import AnyPolicy
 from nres.systems.environments.base import EnvironmentSystem
 
 INSTALL = "gymnax environments need gymnax: pip install 'nres[gymnax]'."
@@ -41,7 +41,7 @@ class GymnaxEnvironment(EnvironmentSystem):
     def __init__(
         self,
         env: Any,
-        policy: str | Policy = "linear",
+        policy: str | AnyPolicy = "linear",
         *,
         horizon: int | None = None,
         variance: float | None = None,
@@ -49,7 +49,7 @@ class GymnaxEnvironment(EnvironmentSystem):
         params: Any = None,
         **options: Any,
     ):
-        given = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
         made = ((env, policy), {**given, "params": params, **options})
         if isinstance(env, str):
             env = _make(env, options)
