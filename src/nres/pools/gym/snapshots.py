@@ -154,7 +154,7 @@ def _put(env: Any, attributes: list[Attribute], row: np.ndarray) -> None:
         part, numbers = layers[at.layer], row[start : start + at.size]
         start += at.size
         if at.kind == "generator":
-            _set_words(getattr(part, at.name), numbers)
+            setattr(part, at.name, _generator(numbers))
         elif at.kind == "mujoco":
             _set_simulation(part, numbers)
         elif at.kind == "array":
@@ -185,7 +185,11 @@ def _words(generator: np.random.Generator) -> np.ndarray:
     return np.array([*words, state["has_uint32"], state["uinteger"]], np.float64)
 
 
-def _set_words(generator: np.random.Generator, row: np.ndarray) -> None:
+def _generator(row: np.ndarray) -> np.random.Generator:
+    """Return a generator of the same class as gymnasium's, in a state that `_words` returned."""
+    from gymnasium.utils import seeding  # only environments of gymnasium have one
+
+    generator = seeding.RandomNumberGenerator(np.random.PCG64(0))
     words = [int(word) for word in row]
     number, increment = (
         sum(word << 32 * i for i, word in enumerate(words[j : j + 4])) for j in (0, 4)
@@ -196,6 +200,7 @@ def _set_words(generator: np.random.Generator, row: np.ndarray) -> None:
         "has_uint32": words[8],
         "uinteger": words[9],
     }
+    return generator
 
 
 def _simulation(env: Any) -> np.ndarray:
