@@ -1,0 +1,179 @@
+"""Environments in JAX: gymnax and Brax against their own functions, early ends and gradients."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nres
+from environments import KEY
+from helpers import as_users_run, invoke, raises_naming, slow
+from nres import runs
+from nres.pools.jax import JaxPool
+from nres.systems import BraxEnvironment, GymnaxEnvironment, PlaygroundEnvironment
+
+# Brax and gymnax do not follow the strict rules of the other tests.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("unchecked_types"),
+]
+
+
+@pytest.fixture(autouse=True)
+def users_settings():
+    with as_users_run():
+        yield
+
+
+def losses(system, theta, keys):
+    """Return the losses of whole episodes, one per key."""
+    thetas = jax.tree.map(lambda x: jnp.broadcast_to(x, (1, len(keys), *x.shape)), theta)
+    start = jnp.zeros(len(keys), jnp.int32)
+    return JaxPool(system).advance_arrays(None, thetas, keys, start, system.horizon)
+
+
+def test_gymnax_as_it_is():
+    """The losses are minus the rewards, until an episode ends; then there are none."""
+    import gymnax
+
+    system = GymnaxEnvironment("CartPole-v1", "linear", horizon=60, variance=4.0)
+    theta = system.initial_theta(KEY)
+    keys = jax.random.split(KEY, 6)
+    window = losses(system, theta, keys)
+    env, params = gymnax.make("CartPole-v1")
+    steps = []
+    for key in keys:
+        first = jax.random.key_data(jax.random.fold_in(key, 0))
+        observation, state = env.reset_env(first, params)
+        for t in range(60):
+            action = int(np.argmax(np.asarray(theta) @ np.asarray(observation)))
+            observation, state, reward, ended, _ = env.step_env(first, state, action, params)
+            assert reward == 1
+            if ended:
+                break
+        steps.append(t + 1)
+    assert min(steps) < max(steps) <= 60
+    assert min(steps) < 60
+    np.testing.assert_array_equal(window.steps[0], steps)
+    np.testing.assert_allclose(window.loss[0], -np.array(steps, float))
+
+
+def brax_pendulum(**options):
+    return BraxEnvironment("inverted_pendulum", horizon=8, backend="generalized", **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GymnaxEnvironment("Pendulum-v1", horizon=8, variance=1.0),
+        slow(lambda: brax_pendulum(variance=3.0)),
+    ],
+    ids=["gymnax", "brax"],
+)
+def test_gradients_are_those_of_the_smoothed_return(make):
+    """NRES in windows against finite differences of the mean return under noise."""
+    system, sigma, samples = make(), 0.5, 4000
+    theta = system.initial_theta(KEY)
+    noise_key, episode_key = jax.random.split(jax.random.key(8))
+    noise = sigma * jax.random.normal(noise_key, (samples, *theta.shape))
+    keys, start = jax.random.split(episode_key, samples), jnp.zeros(samples, jnp.int32)
+    pool, width = JaxPool(system), 0.05
+
+    @jax.jit
+    def differences(direction):
+        lanes = jnp.stack([theta + noise + direction, theta + noise - direction])
+        window = pool.advance_arrays(None, lanes, keys, start, system.horizon)
+        return (window.loss[0] - window.loss[1]) / (2 * width * system.horizon)
+
+    each = [
+        np.asarray(differences(width * jnp.zeros(theta.shape).at[i].set(1.0)), np.float64)
+        for i in np.ndindex(theta.shape)
+    ]
+    exact = np.array([x.mean() for x in each])
+    error = np.array([x.std() for x in each]) / samples**0.5
+
+    estimator = nres.NRES(system, workers=1000, window=3, sigma=sigma)
+    state, found = estimator.init(theta, KEY), []
+    for _ in range(12):
+        estimate = estimator.estimate(theta, state)
+        state = estimate.state
+        found.append(np.ravel(estimate.grad))
+    # Four episodes of every worker; windows of one episode belong together.
+    found = np.mean(np.reshape(found, (4, 3, -1)), axis=1)
+    spread = found.std(axis=0, ddof=1) / 2
+    z = (found.mean(axis=0) - exact) / np.hypot(spread, error)
+    assert np.abs(exact).max() > 5 * error.max()
+    assert (np.abs(z) < 5).all(), z
+
+
+def test_from_the_command_line(tmp_path):
+    options = ["--sigma", 0.3, "--lr", 0.1, "--workers", 4, "--window", 5, "--seed", 1]
+    options += ["--set", "horizon=20", "--set", "normalise=true", "--policy", "gru:3"]
+    for name, updates in (("whole", 6), ("half", 3)):
+        out = ["--updates", updates, "--out", tmp_path / name]
+        result = invoke("train", "gymnax:Pendulum-v1", *options, *out)
+        assert result.exit_code == 0, result.output
+    assert invoke("resume", tmp_path / "half", "--updates", 6).exit_code == 0
+    one, two = (runs.Run.open(tmp_path / name).theta() for name in ("whole", "half"))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+    assert one["observations"].count > 0
+
+
+def test_equal_environments_share_a_compilation_and_travel():
+    one, two = (GymnaxEnvironment("Pendulum-v1", horizon=8) for _ in range(2))
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    travelled = pickle.loads(pickle.dumps(one))
+    theta, keys = jnp.ones((1, 3)), jax.random.split(KEY, 2)
+    np.testing.assert_array_equal(
+        losses(one, theta, keys).loss, losses(travelled, theta, keys).loss
+    )
+
+
+def wrapped():
+    from brax import envs
+
+    return envs.create("fast", auto_reset=True, batch_size=2)
+
+
+class Nameless:
+    def reset(self, key):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "culprits"),
+    [
+        (lambda: GymnaxEnvironment("Pendulum"), ValueError, ["Pendulum", "Pendulum-v1"]),
+        (lambda: GymnaxEnvironment("Pendulum-v1", horizon=900), ValueError, [200, 900]),
+        (lambda: GymnaxEnvironment("Pendulum-v1", horizon=0), ValueError, ["horizon"]),
+        (lambda: BraxEnvironment("hexapod"), ValueError, ["hexapod", "ant"]),
+        (lambda: BraxEnvironment(wrapped()), ValueError, ["AutoResetWrapper"]),
+        (lambda: BraxEnvironment(Nameless()), ValueError, ["Nameless", "step"]),
+        (lambda: BraxEnvironment(Nameless(), backend="mjx"), TypeError, ["backend"]),
+        (lambda: PlaygroundEnvironment("CheetahRun"), ImportError, ["nres[playground]"]),
+    ],
+)
+def test_mistakes(make, error, culprits):
+    with raises_naming(error, *culprits):
+        make()
+
+
+def test_a_mistake_on_the_command_line():
+    result = invoke("train", "gymnax:Pendlum-v1", "--sigma", 0.1, "--lr", 0.1)
+    assert result.exit_code == 2
+    assert "Pendulum-v1" in result.stderr
+    assert "brax" in invoke("train", "brux", "--sigma", 0.1, "--lr", 0.1).stderr
+
+
+@pytest.mark.slow
+def test_brax_ends_early_and_normalises():
+    system = brax_pendulum(normalise=True, variance=3.0)
+    estimator = nres.NRES(system, workers=8, window=4, sigma=3.0)
+    theta = system.initial_theta(KEY)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert estimate.steps.total < 2 * 8 * 4
+    assert estimate.measured["observations"].count == estimate.steps.total
+    metrics = system.metrics(theta, KEY)
+    assert metrics["return"] <= 8
