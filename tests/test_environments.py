@@ -9,7 +9,7 @@ import pytest
 
 import nres
 from environments import KEY
-from helpers import as_users_run, invoke, raises_naming, slow
+from helpers import as_users_run, invoke, raises_naming
 from nres import runs
 from nres.pools.jax import JaxPool
 from nres.systems import BraxEnvironment, GymnaxEnvironment, PlaygroundEnvironment
@@ -47,34 +47,36 @@ def test_gymnax_as_it_is():
     for key in keys:
         first = jax.random.key_data(jax.random.fold_in(key, 0))
         observation, state = env.reset_env(first, params)
-        for t in range(60):
+        ended, count = False, 0
+        while not ended and count < 60:
             action = int(np.argmax(np.asarray(theta) @ np.asarray(observation)))
             observation, state, reward, ended, _ = env.step_env(first, state, action, params)
             assert reward == 1
-            if ended:
-                break
-        steps.append(t + 1)
+            count += 1
+        steps.append(count)
     assert min(steps) < max(steps) <= 60
     assert min(steps) < 60
     np.testing.assert_array_equal(window.steps[0], steps)
     np.testing.assert_allclose(window.loss[0], -np.array(steps, float))
 
 
-def brax_pendulum(**options):
-    return BraxEnvironment("inverted_pendulum", horizon=8, backend="generalized", **options)
+def nres_mean(system, theta, sigma, window):
+    """Return the mean of many estimates and its standard error, from whole episodes of workers."""
+    estimator = nres.NRES(system, workers=1000, window=window, sigma=sigma)
+    state, found = estimator.init(theta, KEY), []
+    for _ in range(4 * estimator.windows):
+        estimate = estimator.estimate(theta, state)
+        state = estimate.state
+        found.append(np.ravel(estimate.grad))
+    # Windows of one episode belong together.
+    found = np.mean(np.reshape(found, (4, estimator.windows, -1)), axis=1)
+    return found.mean(axis=0), found.std(axis=0, ddof=1) / 2
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: GymnaxEnvironment("Pendulum-v1", horizon=8, variance=1.0),
-        slow(lambda: brax_pendulum(variance=3.0)),
-    ],
-    ids=["gymnax", "brax"],
-)
-def test_gradients_are_those_of_the_smoothed_return(make):
+def test_gradients_are_those_of_the_smoothed_return():
     """NRES in windows against finite differences of the mean return under noise."""
-    system, sigma, samples = make(), 0.5, 4000
+    system = GymnaxEnvironment("Pendulum-v1", horizon=8, variance=1.0)
+    sigma, samples = 0.5, 4000
     theta = system.initial_theta(KEY)
     noise_key, episode_key = jax.random.split(jax.random.key(8))
     noise = sigma * jax.random.normal(noise_key, (samples, *theta.shape))
@@ -94,18 +96,49 @@ def test_gradients_are_those_of_the_smoothed_return(make):
     exact = np.array([x.mean() for x in each])
     error = np.array([x.std() for x in each]) / samples**0.5
 
-    estimator = nres.NRES(system, workers=1000, window=3, sigma=sigma)
-    state, found = estimator.init(theta, KEY), []
-    for _ in range(12):
-        estimate = estimator.estimate(theta, state)
-        state = estimate.state
-        found.append(np.ravel(estimate.grad))
-    # Four episodes of every worker; windows of one episode belong together.
-    found = np.mean(np.reshape(found, (4, 3, -1)), axis=1)
-    spread = found.std(axis=0, ddof=1) / 2
-    z = (found.mean(axis=0) - exact) / np.hypot(spread, error)
+    mean, spread = nres_mean(system, theta, sigma, window=3)
+    z = (mean - exact) / np.hypot(spread, error)
     assert np.abs(exact).max() > 5 * error.max()
     assert (np.abs(z) < 5).all(), z
+
+
+@pytest.mark.slow
+def test_brax_against_its_own_steps_until_it_falls():
+    """NRES in windows against antithetic sampling with plain loops over Brax's functions."""
+    from brax import envs
+
+    env = envs.get_environment("inverted_pendulum", backend="generalized")
+    system = BraxEnvironment(env, horizon=30, normalise=True, variance=3.0)
+    theta = system.initial_theta(KEY)
+    sigma, samples = 1.0, 2000
+    noise_key, key = jax.random.split(jax.random.key(8))
+    noise = sigma * jax.random.normal(noise_key, (samples, *theta["policy"].shape))
+
+    def episode(weights, key):
+        def step(carry, _):
+            state, alive = carry
+            after = env.step(state, jnp.clip(weights @ state.obs, -1, 1))
+            return (after, alive * (1 - after.done)), alive * after.reward
+
+        return jax.lax.scan(step, (env.reset(key), 1.0), None, 30)[1].sum()
+
+    raw = jax.vmap(jax.random.key_data)(jax.random.split(key, samples))
+    run = jax.jit(jax.vmap(episode))
+    returns = [np.asarray(run(theta["policy"] + s * noise, raw), np.float64) for s in (1, -1)]
+    assert 1 < returns[0].min() < 30
+    each = -(returns[0] - returns[1]) / 60 * np.reshape(noise, (samples, -1)).T / sigma**2
+    exact, error = each.mean(axis=1), each.std(axis=1) / samples**0.5
+
+    mean, spread = nres_mean(system, theta, sigma, window=10)
+    z = (mean - exact) / np.hypot(spread, error)
+    assert np.abs(exact).max() > 5 * error.max()
+    assert (np.abs(z) < 5).all(), z
+    # Episodes end early, and each step that was taken was observed.
+    estimator = nres.NRES(system, workers=1000, window=10, sigma=sigma)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert estimate.steps.total < 2 * 1000 * 10
+    assert estimate.measured["observations"].count == estimate.steps.total
+    assert system.metrics(theta, KEY)["return"] < 30
 
 
 def test_from_the_command_line(tmp_path):
@@ -165,15 +198,3 @@ def test_a_mistake_on_the_command_line():
     assert result.exit_code == 2
     assert "Pendulum-v1" in result.stderr
     assert "brax" in invoke("train", "brux", "--sigma", 0.1, "--lr", 0.1).stderr
-
-
-@pytest.mark.slow
-def test_brax_ends_early_and_normalises():
-    system = brax_pendulum(normalise=True, variance=3.0)
-    estimator = nres.NRES(system, workers=8, window=4, sigma=3.0)
-    theta = system.initial_theta(KEY)
-    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
-    assert estimate.steps.total < 2 * 8 * 4
-    assert estimate.measured["observations"].count == estimate.steps.total
-    metrics = system.metrics(theta, KEY)
-    assert metrics["return"] <= 8

@@ -42,7 +42,7 @@ COMMON |= {
 OPTIONS = {
     "train": COMMON | PLACED | PRINTED | SYSTEM
     | {"--method": "nres", "--window": None, "--period": None, "--seed": 0}
-    | {"--regenerate-noise": False}
+    | {"--regenerate-noise": False, "--shaping": None}
     | {"--start-seed": None, "--from": None, "--out": None, "--eval-every": None}
     | {"--log-every": None, "--checkpoint-every": None, "--checkpoint-seconds": 60.0}
     | {"--keep-every": None, "--config": None, "--trust-code": False}

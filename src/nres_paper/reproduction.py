@@ -102,6 +102,7 @@ _LATER: Mapping[str, tuple[Any, ...]] = {
     "phases": (None, "independent"),
     "regenerate_noise": (False,),
     "adapt_sigma": (False,),
+    "shaping": (None, "none"),
 }
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.values import Estimate, EstimatorState
+from nres.estimators.values import Estimate, EstimatorState, Info
 from nres.execution import state_shapes
 from nres.measured import has_measured
 from nres.noise import Adaptation
@@ -165,6 +165,10 @@ class Estimator(eqx.Module):
     def vectorisable(self) -> bool:
         """True if JAX can run several seeds in one program."""
         return self.traceable and self.placement.vectorises
+
+    def shaped(self, grad: Theta, info: Info) -> Theta:
+        """Return the gradient estimate as the estimator scales it, given its diagnostics."""
+        return grad
 
     def at(self, update: Int[Array, ""]) -> "Estimator":
         """Return the estimator with its schedules evaluated at an update."""

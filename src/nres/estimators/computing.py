@@ -123,6 +123,7 @@ def compute_estimate(
             estimator.noise_numbers(state.workers) if grouped else None,
         ),
     )
+    grad = estimator.shaped(grad, info)
     if state.adaptation is not None:
         info = dataclasses.replace(info, sigma=state.adaptation.typical)
     if outcome.absent is not None:

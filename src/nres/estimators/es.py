@@ -7,7 +7,13 @@ from jaxtyping import Array, Int
 from nres.checks import as_period, check_period
 from nres.estimators.base import LOCAL
 from nres.estimators.computing import EVEN
-from nres.estimators.evolution import GAUSSIAN, EvolutionStrategy, OnlineStrategy, Sigma
+from nres.estimators.evolution import (
+    AS_THEY_ARE,
+    GAUSSIAN,
+    EvolutionStrategy,
+    OnlineStrategy,
+    Sigma,
+)
 from nres.noise import Noise
 from nres.placement import Placement
 from nres.pools.base import Pool
@@ -46,6 +52,13 @@ class NRES(OnlineStrategy):
             spreads them evenly over the windows, beginning at a random one: no window has more
             workers than another, so their losses vary less. `"independent"` draws the window of
             every worker, as in the paper. Both are unbiased.
+        shaping (str): What is made of the losses. `"none"`, the default, is unbiased. `"scaled"`
+            divides the estimate by the root mean square of all pairs' half loss differences, so
+            that the learning rate need not fit the scale of the loss; the direction is unbiased up
+            to that factor, which is random. `"signs"` replaces each pair's difference by its sign,
+            as ranks within the pair would: outliers count no more than others, and the estimate is
+            that of another objective, how often one member is better than the other. Ranks among
+            all workers would compare windows from different parts of an episode.
 
     Raises:
         TypeError: If a count is not an integer, or an argument has the wrong type.
@@ -128,6 +141,7 @@ class GPES(OnlineStrategy):
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
         phases: str = EVEN,
+        shaping: str = AS_THEY_ARE,
     ):
         super().__init__(
             pool,
@@ -139,6 +153,7 @@ class GPES(OnlineStrategy):
             nonfinite=nonfinite,
             placement=placement,
             phases=phases,
+            shaping=shaping,
         )
         self.period = as_period(period)
 

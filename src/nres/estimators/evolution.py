@@ -48,6 +48,8 @@ Sigma: TypeAlias = Callable[[Int[Array, ""]], Any] | AdaptiveSigma | PyTree
 of updates made so far to either, or an `AdaptiveSigma`."""
 # The default distribution of noise.
 GAUSSIAN = Gaussian()
+# What is made of loss differences; the first is the default.
+AS_THEY_ARE, SCALED, SIGNS = SHAPINGS = ("none", "scaled", "signs")
 
 
 def _as_sigma(sigma: Sigma) -> PyTree:
@@ -75,6 +77,7 @@ class EvolutionStrategy(Estimator):
     sigma: PyTree
     noise: Noise
     store_noise: bool = eqx.field(static=True)
+    shaping: str = eqx.field(static=True)
     measures = True
 
     restarts: eqx.AbstractClassVar[bool]
@@ -94,11 +97,15 @@ class EvolutionStrategy(Estimator):
         store_noise: bool = True,
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
+        shaping: str = AS_THEY_ARE,
     ):
         super().__init__(pool, workers=workers, nonfinite=nonfinite, placement=placement)
         self.sigma = _as_sigma(sigma)
         self.noise = noise
         self.store_noise = store_noise
+        if shaping not in SHAPINGS:
+            raise ValueError(f"shaping must be one of {', '.join(SHAPINGS)}, got {shaping!r}.")
+        self.shaping = shaping
 
     @property
     def noise_period(self) -> int | Int[Array, ""]:
@@ -162,8 +169,16 @@ class EvolutionStrategy(Estimator):
         return workers.noise_numbers(self.horizon, self.noise_period)
 
     def linear_gain(self, theta):
-        single = not self.accumulates and getattr(self._sigma_shapes(), "shape", None) == ()
+        linear = self.shaping != SIGNS and not self.accumulates
+        single = linear and getattr(self._sigma_shapes(), "shape", None) == ()
         return parameter_count(theta) + 2 if single else None
+
+    def shaped(self, grad, info):
+        if self.shaping != SCALED:
+            return grad
+        # Without any difference there is nothing to scale.
+        size = jnp.sqrt(jnp.where(info.odd > 0, info.odd, 1))
+        return jax.tree.map(lambda g: g / size.astype(g.dtype), grad)
 
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)
@@ -185,7 +200,8 @@ class EvolutionStrategy(Estimator):
         noise, epsilon, thetas = self._perturb(theta, workers, old)
         window = self.unroll(state, thetas, workers, self.window, length)
         loss, steps = jnp.asarray(window.loss), jnp.asarray(window.steps)
-        response = _respond(self.noise, noise, epsilon, loss, steps, self.scale)
+        signs = self.shaping == SIGNS
+        response = _respond(self.noise, noise, epsilon, loss, steps, self.scale, signs)
         if window.observed is not None:
             observed = jax.tree.map(lambda x: jnp.asarray(x).sum(axis=0), window.observed)
             response = dataclasses.replace(response, observed=observed)
@@ -232,6 +248,7 @@ class OnlineStrategy(EvolutionStrategy):
         nonfinite: str = "skip",
         placement: Placement = LOCAL,
         phases: str = EVEN,
+        shaping: str = AS_THEY_ARE,
     ):
         super().__init__(
             pool,
@@ -241,6 +258,7 @@ class OnlineStrategy(EvolutionStrategy):
             store_noise=store_noise,
             nonfinite=nonfinite,
             placement=placement,
+            shaping=shaping,
         )
         self.window = whole_number("window", window)
         self.phases = phases
@@ -305,11 +323,14 @@ def _respond(
     loss: Float[Array, "members workers"],
     steps: Int[Array, "members workers"],
     scale: float,
+    signs: bool,
 ) -> Response:
-    """Multiply the loss differences by the score of the noise."""
+    """Multiply the loss differences, or their signs, by the score of the noise."""
     perturbed = loss[: len(law.contrast)]
     coefficient = scale * sum(c * row for c, row in zip(law.contrast, perturbed, strict=True))
     odd = coefficient if len(law.contrast) > 1 else None
+    if signs:
+        coefficient = jnp.sign(coefficient)
     weight = noise.score
     if weight is None:
         factor, weight = law.score(epsilon, noise.sigma)

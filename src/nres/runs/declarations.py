@@ -120,6 +120,8 @@ def setting(
     Returns:
         A field of a dataclass.
     """
+    if "choices" in declared:
+        declared = {"metavar": "|".join(declared["choices"]), **declared}
     return dataclasses.field(
         default=default, metadata={"declaration": Declaration(help, check, **declared)}
     )

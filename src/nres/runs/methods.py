@@ -24,7 +24,7 @@ class MethodInfo:
     """The number of unrolls per worker."""
 
 
-_ES = ("workers", "sigma", "adapt_sigma", "noise", "regenerate_noise")
+_ES = ("workers", "sigma", "adapt_sigma", "noise", "regenerate_noise", "shaping")
 _ONLINE = ("window", "phases")
 METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     {

@@ -12,6 +12,7 @@ from typing import Any
 
 from nres.checks import positive_number
 from nres.estimators.computing import EVEN, INDEPENDENT
+from nres.estimators.evolution import SHAPINGS
 from nres.runs.declarations import (
     Declaration,
     count,
@@ -144,7 +145,6 @@ class Settings:
         one_of(LAWS),
         default=None,
         panel=ESTIMATOR,
-        metavar="|".join(LAWS),
         default_text="orthogonal",
         choices=tuple(LAWS),
         commands=("train", "compare"),
@@ -155,10 +155,18 @@ class Settings:
         one_of(dict.fromkeys((EVEN, INDEPENDENT))),
         default=None,
         panel=ESTIMATOR,
-        metavar=f"{EVEN}|{INDEPENDENT}",
         default_text=EVEN,
         choices=(EVEN, INDEPENDENT),
         commands=("train", "compare"),
+        determines=True,
+    )
+    shaping: str | None = setting(
+        "Divide gradients by the size of the loss differences, or use only their signs.",
+        one_of(dict.fromkeys(SHAPINGS)),
+        default=None,
+        panel=ESTIMATOR,
+        default_text=SHAPINGS[0],
+        choices=SHAPINGS,
         determines=True,
     )
     regenerate_noise: bool = setting(
@@ -246,7 +254,6 @@ class Settings:
         one_of(dict.fromkeys(("on", "off"))),
         default=None,
         panel=METRICS,
-        metavar="on|off",
         default_text="off",
         choices=("on", "off"),
         commands=("train", "resume"),
