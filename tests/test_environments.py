@@ -67,7 +67,7 @@ def nres_mean(system, theta, sigma, window):
     for _ in range(4 * estimator.windows):
         estimate = estimator.estimate(theta, state)
         state = estimate.state
-        found.append(np.ravel(estimate.grad))
+        found.append(np.ravel(*jax.tree.leaves(estimate.grad)))
     # Windows of one episode belong together.
     found = np.mean(np.reshape(found, (4, estimator.windows, -1)), axis=1)
     return found.mean(axis=0), found.std(axis=0, ddof=1) / 2

@@ -1,6 +1,7 @@
 """`Measured`: the parts of `theta` that come from measurements instead of learning."""
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -79,9 +80,24 @@ def has_measured(theta: PyTree) -> bool:
     return any(map(_is_measured, jax.tree.leaves(theta, is_leaf=_is_measured)))
 
 
+def all_learned(who: str, theta: PyTree) -> PyTree:
+    """Return `theta`; raise a `ValueError` that names `who` if it has measured parts."""
+    if has_measured(theta):
+        raise ValueError(
+            f"{who} cannot update the measured parts of theta, such as the moments of "
+            "observations: use an evolution strategy, for example NRES, or a theta without them."
+        )
+    return theta
+
+
 def joined(learned: PyTree, measured: PyTree) -> PyTree:
     """Put the learned and the measured parts of `theta` together."""
     return eqx.combine(learned, measured)
+
+
+def map_learned(function: Callable[..., Any], theta: PyTree, *others: PyTree) -> PyTree:
+    """Apply a function to what is learned, as `jax.tree.map` does, and keep what is measured."""
+    return joined(jax.tree.map(function, learned(theta), *map(learned, others)), measured(theta))
 
 
 def updated(theta: PyTree, observed: tuple[PyTree, ...] | None) -> PyTree:

@@ -17,7 +17,7 @@ from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_e
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState, Info
 from nres.execution import state_shapes
-from nres.measured import has_measured
+from nres.measured import all_learned
 from nres.noise import Adaptation
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
@@ -259,12 +259,8 @@ class Estimator(eqx.Module):
         """
         theta = as_theta(theta)
         check_finite(theta)
-        if has_measured(theta) and not self.measures:
-            raise ValueError(
-                f"{type(self).__name__} cannot update the measured parts of theta, such as the "
-                "moments of observations: use an evolution strategy, for example NRES, or a theta "
-                "without them."
-            )
+        if not self.measures:
+            all_learned(type(self).__name__, theta)
         self.pool.check(theta)
         self._check_memory(theta, seeds)
         return theta

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from nres.estimators import FullES
 from nres.execution import compiled
+from nres.measured import joined, learned, map_learned, measured
 from nres.noise import Noise
 from nres.pools.base import Pool
 from nres.system import Theta, parameter_count, squared_norm
@@ -107,9 +108,9 @@ class Prober:
         Raises:
             ValueError: If no step of any probe lowers the loss.
         """
-        root = math.sqrt(float(squared_norm(self.theta)) / self.size)
+        root = math.sqrt(float(squared_norm(learned(self.theta))) / self.size)
         centre = first = round(2 * math.log10(0.1 * root if root > 0 else 0.1))
-        nowhere = jax.tree.map(jnp.zeros_like, self.theta)
+        nowhere = jax.tree.map(jnp.zeros_like, learned(self.theta))
         losses, at_start = self._along(nowhere, np.zeros(1))
         before, found, seen = float(losses[0]), None, set()
         self.lowest = before
@@ -159,7 +160,7 @@ class Prober:
             if losses.min() < self.lowest:
                 self.lowest, factor = losses.min(), factors[losses.argmin()]
                 move = lambda x, g: x - jnp.asarray(factor, x.dtype) * g  # noqa: E731
-                self.best = jax.tree.map(move, self.theta, estimate.grad)
+                self.best = map_learned(move, self.theta, estimate.grad)
         probe = Probe(sigma, tuple(distances.tolist()), tuple(losses.tolist()), steps)
         self.probes.append(probe)
         self.callback(probe)
@@ -183,7 +184,9 @@ def losses_along(
         rows = x[None] - factors.astype(x.dtype).reshape(-1, *(1 for _ in x.shape)) * g[None]
         return jnp.repeat(rows[:, None], count, axis=1)
 
-    thetas = jax.tree.map(moved, theta, grad)
+    every = lambda x: jnp.broadcast_to(x, (factors.size, count, *x.shape))  # noqa: E731
+    parts = jax.tree.map(every, measured(theta))
+    thetas = joined(jax.tree.map(moved, learned(theta), grad), parts)
     start = jnp.zeros(count, jnp.int32)
     result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
     return (result.loss / pool.horizon).mean(axis=1), result.steps

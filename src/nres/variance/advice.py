@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from nres.checks import as_key
 from nres.evaluation import evaluate
 from nres.execution import choose
+from nres.measured import map_learned
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
 from nres.system import as_theta, parameter_count
@@ -284,7 +285,7 @@ def _gains(
         if squares > 0:  # also false for NaN
             scale = sigma / math.sqrt(squares)
             step = lambda x, g, scale=scale: x - jnp.asarray(scale * g, x.dtype)  # noqa: E731
-            after = losses(jax.tree.map(step, theta, gradient))
+            after = losses(map_learned(step, theta, gradient))
         alignment = min(1.0, row.signal / squares) if row.signal > 0 else math.nan
         gains[sigma] = Gain(
             before=float(before.mean()),

@@ -17,6 +17,7 @@ from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import compiled, repeat
+from nres.measured import all_learned
 from nres.system import Theta, as_theta
 from nres.updates import lift_update
 from nres.variance.measured import Measurement, check_samples, like, measure, split
@@ -99,7 +100,7 @@ def hysteresis(
         [(row.rate, row.relative, row.cosine) for row in rows]
         ```
     """
-    theta, key = as_theta(theta), as_key(key)
+    theta, key = all_learned("hysteresis", as_theta(theta)), as_key(key)
     check_samples(samples, 0.95)
     windows = estimator.windows
     if windows == 1:

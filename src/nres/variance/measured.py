@@ -16,6 +16,7 @@ from nres.estimators.computing import blank_state, compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import block_size, choose, compiled, repeat
+from nres.measured import learned
 from nres.pools.base import Pool
 from nres.system import Theta, as_theta, parameter_count, squared_norm
 from nres.variance.statistics import Moments
@@ -190,7 +191,7 @@ def split(samples: int, theta: Theta, source: Pool | Estimator) -> tuple[int, in
 
 def like(theta: PyTree, vector: np.ndarray) -> PyTree:
     """Split a vector of doubles into the structure of `theta`."""
-    leaves, structure = jax.tree.flatten(theta)
+    leaves, structure = jax.tree.flatten(learned(theta))
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
     parts = zip(np.split(vector, ends), leaves, strict=True)
     return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in parts])

@@ -16,6 +16,7 @@ from nres.checks import as_key, check_fits, check_period
 from nres.estimators.ad import run_widened, widened
 from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import block_size
+from nres.measured import all_learned
 from nres.noise import Gaussian
 from nres.pools.jax import as_pool
 from nres.system import Theta, as_theta, parameter_count
@@ -106,7 +107,7 @@ def predict(
     Reference:
         Li et al., NeurIPS 2023, Theorem 4 and Corollary 6.
     """
-    pool, theta = as_pool(system), as_theta(theta)
+    pool, theta = as_pool(system), all_learned("predict", as_theta(theta))
     key = as_key(jax.random.key(0) if key is None else key)
     periods = (period,) if isinstance(period, int) else tuple(period)
     check_fits(window, pool.horizon)
