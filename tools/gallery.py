@@ -137,6 +137,21 @@ def shop(panel: Axes, names: Names) -> None:
     panel.set(xlabel="day", ylabel="pieces in stock")
 
 
+def identify(panel: Axes, names: Names) -> None:
+    """Draw the recorded motion of the cart, and that of the model before and after the fit."""
+    move, start, pushes = (names[name] for name in ("move", "START", "PUSHES"))
+    seconds = 0.02 * np.arange(len(pushes))
+    for theta, colour, label in (
+        (names["theta"], BEFORE, "before"),
+        (names["result"].theta, AFTER, "after"),
+    ):
+        run = lambda state, push, theta=theta: move(jnp.exp(theta), state, push)  # noqa: E731
+        motion = jax.lax.scan(run, start, pushes)[1]
+        panel.plot(seconds, motion[:, 0], color=colour, label=label)
+    panel.plot(seconds, names["recorded"][:, 0], ":", color=TRUTH, label="recorded")
+    panel.set(xlabel="seconds", ylabel="position of the cart")
+
+
 DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
     drawing.__name__: drawing
     for drawing in (
@@ -147,6 +162,7 @@ DRAWINGS: dict[str, Callable[[Axes, Names], None]] = {
         diagnose,
         remember,
         shop,
+        identify,
     )
 }
 

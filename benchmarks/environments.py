@@ -1,0 +1,135 @@
+"""Environment steps per second in JAX: updates of NRES, and a bare rollout of the same lanes.
+
+python benchmarks/environments.py [--quick] [--out FOLDER] [--workers N]
+
+*Bare* is one compiled function that unrolls as many environments for as many steps, with a linear
+policy whose parameters differ among lanes, and nothing else: no noise, no early ends, no resets,
+no gradients.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from rich.console import Console
+from rich.table import Table
+
+import nres
+from nres.files import write_json
+from run import machine
+
+WINDOW = 20
+# Updates per call: a call takes some milliseconds before the first.
+UPDATES = 100
+
+
+def brax(name: str) -> tuple[Any, Callable, Callable]:
+    from brax import envs
+
+    env = envs.get_environment(name, backend="mjx")
+    return (
+        nres.systems.BraxEnvironment(env, horizon=200),
+        lambda key: (state := env.reset(key), state.obs),
+        lambda state, action: (after := env.step(state, jnp.clip(action, -1, 1)), after.obs),
+    )
+
+
+def gymnax(name: str) -> tuple[Any, Callable, Callable]:
+    import gymnax
+
+    env, params = gymnax.make(name)
+    system = nres.systems.GymnaxEnvironment(name, horizon=200)
+
+    def reset(key):
+        observation, state = env.reset_env(key, params)
+        return state, observation
+
+    def step(state, action):
+        observation, state, *_ = env.step_env(jax.random.PRNGKey(0), state, action, params)
+        return state, observation
+
+    return system, reset, step
+
+
+ENVIRONMENTS: dict[str, Callable[[], tuple[Any, Callable, Callable]]] = {
+    "gymnax:Pendulum-v1": lambda: gymnax("Pendulum-v1"),
+    "brax:halfcheetah": lambda: brax("halfcheetah"),
+}
+
+
+def bare(system, reset: Callable, step: Callable, lanes: int) -> Callable[[], Any]:
+    """Compile a rollout of all lanes, and return a function that runs it once."""
+    size = (lanes, system.actions, system.actor.observations)
+    thetas = 0.1 * jax.random.normal(jax.random.key(1), size)
+
+    def one_step(carry, _):
+        state, observation = carry
+        actions = jnp.einsum("lao,lo->la", thetas, observation)
+        return jax.vmap(step)(state, actions), None
+
+    rollout = jax.jit(lambda carry: jax.lax.scan(one_step, carry, length=WINDOW)[0])
+    first = jax.jit(jax.vmap(reset))(jax.random.split(jax.random.PRNGKey(0), lanes))
+    jax.block_until_ready(rollout(first))
+    return lambda: jax.block_until_ready(rollout(first))
+
+
+def seconds(function: Callable[[], Any], repeats: int) -> float:
+    began = time.perf_counter()
+    for _ in range(repeats):
+        function()
+    return (time.perf_counter() - began) / repeats
+
+
+def run(workers: int, quick: bool = False, rounds: int = 5) -> list[dict]:
+    """Measure both in turn, and keep the best of several rounds for each."""
+    rows = []
+    for name, make in list(ENVIRONMENTS.items())[: 1 if quick else None]:
+        system, reset, step = make()
+        estimator = nres.NRES(system, workers=workers, window=WINDOW, sigma=0.1)
+        theta, key = system.initial_theta(jax.random.key(0)), jax.random.key(1)
+        state = nres.train(estimator, optax.sgd(1e-9), theta, updates=UPDATES, key=key).state
+        floor = bare(system, reset, step, 2 * workers)
+
+        def updates(state=state, estimator=estimator, theta=theta):
+            nres.train(estimator, optax.sgd(1e-9), theta, updates=UPDATES, state=state)
+
+        updates()
+        best = {"nres": 0.0, "bare": 0.0}
+        steps = 2 * workers * WINDOW
+        for _ in range(1 if quick else rounds):
+            best["nres"] = max(best["nres"], UPDATES * steps / seconds(updates, 1))
+            best["bare"] = max(best["bare"], steps / seconds(floor, UPDATES))
+        rows.append(
+            {"environment": name, "workers": workers, "window": WINDOW}
+            | {f"{who}_steps_per_second": speed for who, speed in best.items()}
+            | {"of_bare": best["nres"] / best["bare"]}
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument("--workers", type=int, default=1000, help="The number of workers.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
+    arguments = parser.parse_args()
+    rows = run(arguments.workers, arguments.quick)
+    table = Table(title="Environment steps per second")
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+    file = arguments.out / f"environments_{jax.default_backend()}.json"
+    write_json(file, {"machine": machine(), "environments": rows})
+
+
+if __name__ == "__main__":
+    main()
