@@ -221,8 +221,9 @@ def default_unroll(equations: int, lanes: int, window: int) -> int:
     """Choose the number of steps to compile into one iteration of the scan.
 
     The choice is based on measurements of Lorenz, whose step has 27 operations. A CPU gains little
-    from more than two steps, and loses if a step has 60 operations or more. On a GPU, a long iteration is one kernel instead of many: the length
-    is limited by the compilation time, and with very many lanes by the number of registers.
+    from more than two steps, and loses by them if a step has 60 operations or more. On a GPU, a
+    long iteration is one kernel instead of many: its length is limited by the compilation time, and
+    with very many lanes by the number of registers.
 
     Args:
         equations: The number of operations in the jaxpr of one step.

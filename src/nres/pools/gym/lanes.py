@@ -105,6 +105,7 @@ class Lanes:
             return Failure(0, 0, 0, traceback.format_exception_only(error)[-1].strip())
 
     def _restore(self, env: Any, row: np.ndarray) -> None:
+        assert self.snapshots is not None
         env.reset()  # wrappers refuse to step before a reset
         self.snapshots.put(env, row)
 

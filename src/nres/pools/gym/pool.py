@@ -129,9 +129,9 @@ class GymPool(PolicyPool):
         size: tuple[int, int] = (320, 240),
     ) -> Film:
         """Draw one unperturbed episode, with arguments as for `MujocoPool.film`."""
+        acting = self._make, self.clip, self.actor
         steps = min(steps, self.horizon)
-        options = {"steps": steps, "every": every, "size": size}
-        return film_episode(self._make, self.clip, self.actor, theta, seed, **options)
+        return film_episode(*acting, theta, seed, steps=steps, every=every, size=size)
 
     def close(self) -> None:
         """End the processes and close the environments."""

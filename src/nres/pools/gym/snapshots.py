@@ -13,7 +13,7 @@ _WORD = 2**32
 
 
 class Snapshots(abc.ABC):
-    """How to take an environment's state as a row of numbers, and how to put it back."""
+    """A way to take an environment's state as a row of numbers, and to put it back."""
 
     @abc.abstractmethod
     def take(self, env: Any) -> np.ndarray:

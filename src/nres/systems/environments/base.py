@@ -77,7 +77,7 @@ class EnvironmentSystem(System):
             horizon: T, the number of steps in an episode.
             variance: The variance of a named policy's initial parameters.
             normalise: True to normalise observations.
-            made: The arguments with which the system can be made again.
+            made: The arguments with which the system can be constructed.
         """
         key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
 
@@ -117,7 +117,7 @@ class EnvironmentSystem(System):
     _shape: tuple[int, ...] = eqx.field(static=True)
 
     def __reduce__(self) -> Any:
-        # Traced functions cannot be pickled, but the environment can be made again.
+        # Traced functions cannot be pickled, but their environment can be constructed anew.
         (arguments, options) = self._made
         return functools.partial(type(self), **options), arguments
 
