@@ -5,12 +5,18 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import flax.struct
 import imageio_ffmpeg
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
+import nres
+from environments import CliffEnv
 from helpers import create_run, invoke, raises_naming
+from nres.pools import GymPool
 from nres.pools.mujoco.render import film_episode, save
 
 # Frames of one colour each, of 50 x 34 pixels, which is no multiple of 16.
@@ -78,3 +84,68 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     refused = invoke("render", create_run(tmp_path / "run").path, "--out", "x.mp4")
     assert refused.exit_code == 1
     assert "nres[video]" in refused.stderr
+
+
+class Painter(CliffEnv):
+    """An environment whose picture is as bright as it is far, and whose episodes end."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((12, 16, 3), int(100 * self.x), np.uint8)
+
+
+def test_an_environment_of_gymnasium_is_filmed_until_it_ends():
+    pool = GymPool(Painter, horizon=20)
+    film = pool.film(np.full((1, 1), 0.5), 0, steps=20, every=1, size=(8, 6))
+    assert film.seconds == 0.05
+    assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
+    assert [frame.max() for frame in film.frames] == [0, 50, 100]
+    with raises_naming(ValueError, "Blank", "rgb_array"):
+        GymPool(Blank, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
+
+
+class Blank(CliffEnv):
+    def __init__(self, render_mode=None):
+        pass
+
+    def render(self):
+        return None
+
+
+@flax.struct.dataclass
+class Moving:
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+
+
+class Robot:
+    """An environment with Brax's interface that moves by its action, until it has moved by 2."""
+
+    action_size, dt = 1, 0.1
+    mj_model = SimpleNamespace(ncam=0)
+
+    def reset(self, key):
+        return Moving(jnp.ones(1), jnp.zeros(()), jnp.zeros(()))
+
+    def step(self, state, action):
+        moved = state.obs + action
+        return Moving(moved, moved[0], (moved[0] > 2.9).astype(float))
+
+    def render(self, trajectory, height, width, camera):
+        shades = [int(10 * state.obs[0]) for state in trajectory]
+        return [np.full((height, width, 3), shade, np.uint8) for shade in shades]
+
+
+def test_an_environment_in_jax_is_filmed_until_it_ends():
+    pool = nres.JaxPool(nres.systems.BraxEnvironment(Robot(), horizon=9))
+    film = pool.film(jnp.full((1, 1), 0.5), 0, steps=9, every=1, size=(8, 6))
+    assert film.seconds == 0.1
+    assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
+    # Positions grow by half of themselves, and by at most 1.
+    assert [int(frame.max()) for frame in film.frames] == [10, 15, 22]
+    assert nres.JaxPool(nres.systems.Lorenz()).film is None

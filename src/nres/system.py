@@ -80,6 +80,9 @@ class System(eqx.Module, metaclass=_SystemMeta):
     first one ranks parameters; lower is better. Without this method, progress is measured by the
     mean loss of some whole episodes."""
 
+    film: ClassVar[Callable[..., Any] | None] = None
+    """Optional method that draws an episode, as `nres.Pool.film` does."""
+
     observed_between: ClassVar[Callable[..., tuple[PyTree, ...]] | None] = None
     """Optional method for a `theta` with `nres.measured.Measured` parts:
     `observed_between(theta, before, after)` returns what the trajectory observed between two states

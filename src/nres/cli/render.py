@@ -55,7 +55,7 @@ def render(
     best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Film the policy of a run's newest checkpoint in MuJoCo.
+    """Film the policy of a run's newest checkpoint.
 
     Example: nres render runs/swimmer-nres-... --out swimmer.gif
     """

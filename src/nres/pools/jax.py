@@ -64,6 +64,10 @@ class JaxPool(eqx.Module, TraceablePool):
         return self.system.initial_theta
 
     @property
+    def film(self) -> Any:  # type: ignore[override]
+        return self.system.film
+
+    @property
     def metrics(self) -> Any:  # type: ignore[override]
         return self.system.metrics
 

@@ -1,19 +1,70 @@
 """`BraxEnvironment`: environments of Brax, and of MuJoCo Playground, which has its interface."""
 
+import abc
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from nres.checks import check_memory, host_memory
 from nres.policies import AnyPolicy
+from nres.pools.base import Film
+from nres.pools.mujoco.render import HELP
+from nres.system import Theta
 from nres.systems.environments.base import EnvironmentSystem
 
 INSTALL = "Brax environments need brax: pip install 'nres[brax]'."
 PLAYGROUND_INSTALL = "MuJoCo Playground needs playground: pip install 'nres[playground]'."
 # The entry of a dictionary of observations that a policy sees, as in MuJoCo Playground.
 SEEN = "state"
+# The camera that follows the robot, in models that have one.
+CAMERA = "track"
 
 
-class BraxEnvironment(EnvironmentSystem):
+class _Drawable(EnvironmentSystem):
+    """An environment that MuJoCo can draw."""
+
+    @abc.abstractmethod
+    def _environment(self) -> Any:
+        """Return the environment, as it was given or by its name."""
+
+    def film(
+        self,
+        theta: Theta,
+        seed: int,
+        *,
+        steps: int,
+        every: int,
+        size: tuple[int, int] = (320, 240),
+    ) -> Film:
+        """Draw one unperturbed episode, with arguments as for `nres.pools.MujocoPool.film`."""
+        width, height = size
+        steps = min(steps, self.horizon)
+        count = -(-steps // every)
+        what = f"{count:,} frames of {width} x {height} pixels"
+        check_memory(3 * count * width * height, what, there=host_memory())
+        env, key = self._environment(), jax.random.key(seed)
+        structure = jax.tree.structure(jax.eval_shape(env.reset, jax.random.key_data(key)))
+        episode, step = self.init(theta, key), jax.jit(lambda *given: self.step(*given))
+        states = []
+        for t in range(steps):
+            if t % every == 0:
+                states.append(jax.tree.unflatten(structure, episode.environment))
+            episode, _, ended = step(episode, theta, jnp.int32(t), jax.random.fold_in(key, t + 1))
+            if ended:
+                break
+        model = env.sys.mj_model if hasattr(env, "sys") else env.mj_model
+        shown = [s.pipeline_state for s in states] if hasattr(env, "sys") else states
+        camera = CAMERA if CAMERA in (model.camera(i).name for i in range(model.ncam)) else None
+        try:
+            frames = env.render(shown, height=height, width=width, camera=camera)
+        except Exception as error:  # the type depends on what is missing
+            raise ImportError(f"{HELP} ({error})") from error
+        return Film([np.asarray(frame) for frame in frames], every * float(env.dt))
+
+
+class BraxEnvironment(_Drawable):
     """Unrolls of a policy in an environment with Brax's interface; the loss is minus the reward.
 
     The interface is `reset(key)` and `step(state, action)`, which return a state with `obs`,
@@ -58,8 +109,13 @@ class BraxEnvironment(EnvironmentSystem):
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
         self._adapt(_Adapter(env), policy, made=made, **given)
 
+    def _environment(self) -> Any:
+        (env, _), options = self._made
+        own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
+        return _make(env, own) if isinstance(env, str) else env
 
-class PlaygroundEnvironment(EnvironmentSystem):
+
+class PlaygroundEnvironment(_Drawable):
     """Unrolls of a policy in an environment of MuJoCo Playground, by its name.
 
     The physics runs in JAX (MJX); Playground's other implementation, Warp, takes no nested batches
@@ -91,10 +147,7 @@ class PlaygroundEnvironment(EnvironmentSystem):
         normalise: bool = False,
         **options: Any,
     ):
-        try:
-            from mujoco_playground import registry
-        except ImportError as error:
-            raise ImportError(f"{PLAYGROUND_INSTALL} ({error})") from error
+        registry = _playground()
         if options.get("impl", "jax") != "jax":
             raise ValueError(
                 f"impl={options['impl']!r}: only the implementation in JAX, impl='jax', can run "
@@ -108,10 +161,27 @@ class PlaygroundEnvironment(EnvironmentSystem):
         given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
         made = ((env, policy), {**given, **options})
         config = registry.get_default_config(env)
-        overrides = {**options, **({"impl": "jax"} if "impl" in config else {})}
-        loaded = registry.load(env, config_overrides=overrides)
         given["horizon"] = int(config.episode_length) if horizon is None else horizon
-        self._adapt(_Adapter(loaded), policy, made=made, **given)
+        self._adapt(_Adapter(_load(env, options)), policy, made=made, **given)
+
+    def _environment(self) -> Any:
+        (env, _), options = self._made
+        own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
+        return _load(env, own)
+
+
+def _playground() -> Any:
+    try:
+        from mujoco_playground import registry
+    except ImportError as error:
+        raise ImportError(f"{PLAYGROUND_INSTALL} ({error})") from error
+    return registry
+
+
+def _load(name: str, options: dict[str, Any]) -> Any:
+    registry = _playground()
+    jax_physics = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
+    return registry.load(name, config_overrides={**options, **jax_physics})
 
 
 def _make(name: str, options: dict[str, Any]) -> Any:
