@@ -67,13 +67,15 @@ def _draw(rankings: dict[str, Ranking], context: Context) -> None:
                 known = {run: ranking.at_least(run, axis) for run in claim.names}
                 ratio, colour = paired_ratio(ranking, known, *claim.names), _COLOURS[claim.name]
                 y = -at - 0.15 + 0.3 * (claim.name == NEW)
+                panel.plot([claim.factor], [y], "|", color="#777777", ms=12)
+                # Where some seeds never arrive, the ratio is a bound; with both, it says nothing.
+                less, more = (ranking.arrived(n) < len(ranking.runs[n]) for n in claim.names)
+                if less and more:
+                    continue
                 if ratio.seeds > 1:
                     panel.plot([ratio.low, ratio.high], [y, y], color=colour, lw=1.5)
-                # Where some seeds never arrive, the ratio is a bound.
-                less, more = (ranking.arrived(n) < len(ranking.runs[n]) for n in claim.names)
-                mark = "o" if less == more else ">" if less else "<"
+                mark = ">" if less else "<" if more else "o"
                 panel.plot([ratio.middle], [y], mark, color=colour)
-                panel.plot([claim.factor], [y], "|", color="#777777", ms=12)
         panel.axvline(1, color="#bbbbbb", lw=1, zorder=0)
         panel.set(xscale="log", xlabel=f"{counted(axis)}, relative to the paper's settings")
         plain_numbers(panel.xaxis, "×")
