@@ -141,6 +141,7 @@ def test_brax_against_its_own_steps_until_it_falls():
     assert system.metrics(theta, KEY)["return"] < 30
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path):
     options = ["--sigma", 0.3, "--lr", 0.1, "--workers", 4, "--window", 5, "--seed", 1]
     options += ["--set", "horizon=20", "--set", "normalise=true", "--policy", "gru:3"]

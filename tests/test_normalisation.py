@@ -11,7 +11,7 @@ import pytest
 
 import nres
 from environments import KEY
-from helpers import as_users_run, raises_naming
+from helpers import as_users_run, raises_naming, slow
 from nres.measured import Moments
 from nres.pools import GymPool, MujocoPool
 from nres.pools.jax import as_pool
@@ -163,6 +163,7 @@ def test_training_measures_and_resumes_exactly(make):
     jax.tree.map(np.testing.assert_array_equal, rest.theta, whole.theta)
 
 
+@pytest.mark.slow
 def test_moments_are_the_same_on_several_devices():
     system = slope()
     theta = system.initial_theta(KEY)
@@ -180,6 +181,7 @@ def test_moments_are_the_same_on_several_devices():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), one.theta, two.theta)
 
 
+@pytest.mark.slow
 def test_seeds_have_their_own_moments():
     system = slope()
     estimator = nres.NRES(system, workers=6, window=4, sigma=0.1)
@@ -215,7 +217,7 @@ def test_a_recurrent_policy_remembers():
         np.testing.assert_allclose(action, expected)
 
 
-@pytest.mark.parametrize("make", [slope, lambda p: MujocoPool("swimmer", p, horizon=12)])
+@pytest.mark.parametrize("make", [slow(slope), lambda p: MujocoPool("swimmer", p, horizon=12)])
 def test_memory_passes_from_window_to_window(make):
     pool = as_pool(make("gru:2"))
     theta = pool.initial_theta(KEY)

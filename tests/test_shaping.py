@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, raises_naming
+from helpers import THETA, Faller, raises_naming, slow
 
 KEY = jax.random.key(5)
 
@@ -17,7 +17,7 @@ def estimate(shaping, workers, method=nres.NRES, **options):
     return estimator.estimate(theta, estimator.init(theta, KEY))
 
 
-@pytest.mark.parametrize(("method", "options"), [(nres.NRES, {}), (nres.GPES, {"period": 10})])
+@pytest.mark.parametrize(("method", "options"), [(nres.NRES, {}), slow(nres.GPES, {"period": 10})])
 def test_scaled_estimates_are_divided_by_the_size_of_the_differences(method, options):
     plain, scaled = (estimate(shaping, 6, method, **options) for shaping in ("none", "scaled"))
     size = np.sqrt(plain.info.odd)
