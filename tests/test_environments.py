@@ -158,6 +158,10 @@ def test_from_the_command_line(tmp_path):
 def test_equal_environments_share_a_compilation_and_travel():
     one, two = (GymnaxEnvironment("Pendulum-v1", horizon=8) for _ in range(2))
     assert jax.tree.structure(one) == jax.tree.structure(two)
+    import gymnax
+
+    object_, other = (GymnaxEnvironment(gymnax.make("Pendulum-v1")[0], horizon=8) for _ in range(2))
+    assert jax.tree.structure(object_) == jax.tree.structure(other) == jax.tree.structure(one)
     travelled = pickle.loads(pickle.dumps(one))
     theta, keys = jnp.ones((1, 3)), jax.random.split(KEY, 2)
     np.testing.assert_array_equal(
@@ -199,3 +203,14 @@ def test_a_mistake_on_the_command_line():
     assert result.exit_code == 2
     assert "Pendulum-v1" in result.stderr
     assert "brax" in invoke("train", "brux", "--sigma", 0.1, "--lr", 0.1).stderr
+    for wrong in ("env=CartPole-v1", "normalise=no", "horizon=abc"):
+        options = ["--sigma", 0.1, "--lr", 0.1, "--set", wrong]
+        result = invoke("train", "gymnax:Pendulum-v1", *options)
+        assert result.exit_code == 2
+        assert wrong.partition("=")[0] in result.stderr
+
+
+def test_keys_of_another_kind():
+    system = GymnaxEnvironment("Pendulum-v1", horizon=8)
+    key = jax.random.key(0, impl="rbg")
+    assert nres.evaluate(system, system.initial_theta(KEY), key, episodes=2).losses.shape == (2,)

@@ -16,7 +16,7 @@ from PIL import Image
 import nres
 from environments import CliffEnv
 from helpers import create_run, invoke, raises_naming
-from nres.pools import GymPool
+from nres.pools import GymPool, PoolError
 from nres.pools.mujoco.render import film_episode, save
 
 # Frames of one colour each, of 50 x 34 pixels, which is no multiple of 16.
@@ -104,7 +104,9 @@ def test_an_environment_of_gymnasium_is_filmed_until_it_ends():
     assert film.seconds == 0.05
     assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
     assert [frame.max() for frame in film.frames] == [0, 50, 100]
-    with raises_naming(ValueError, "Blank", "rgb_array"):
+    with raises_naming(PoolError, "render_mode"):
+        GymPool(CliffEnv, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
+    with raises_naming(PoolError, "Blank", "rgb_array"):
         GymPool(Blank, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
 
 

@@ -12,6 +12,7 @@ import pytest
 import nres
 from environments import KEY
 from helpers import as_users_run, raises_naming, slow
+from nres.acting import Actor
 from nres.measured import Moments
 from nres.pools import GymPool, MujocoPool
 from nres.pools.jax import as_pool
@@ -191,6 +192,43 @@ def test_seeds_have_their_own_moments():
     means = result.theta["observations"].mean
     assert means.shape == (2, 2)
     assert means[0, 1] != means[1, 1]
+
+
+def test_a_component_that_never_varied_is_not_blown_up():
+    actor = Actor(nres.policies.Linear(2, 2), 2, normalise=True)
+    moments = moments_of(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    thetas = {"policy": np.eye(2)[None], "observations": jax.tree.map(lambda x: x[None], moments)}
+    observation = np.array([[3.0, 6.0]])
+    actions, _ = actor.act(thetas, actor.begin(thetas, observation), observation)
+    np.testing.assert_allclose(actions, [[1.0, 1.0]])
+
+
+def test_observations_that_overflow_are_left_out_and_counted():
+    class Spike(Slope):
+        def _observation(self, state):
+            huge = jnp.where(state.x > 0.5, 1e25, 0.0)
+            return super()._observation(state) + huge
+
+    system = GymnaxEnvironment(Spike(), "linear", normalise=True)
+    estimator = nres.FullES(system, workers=6, sigma=0.01)
+    theta = system.initial_theta(KEY)
+    estimate = estimator.estimate(theta, estimator.init(theta, KEY))
+    assert 0 < estimate.info.nonfinite < 6
+    assert np.isfinite(estimate.measured["observations"].square).all()
+    assert estimate.measured["observations"].count == 24 * (6 - int(estimate.info.nonfinite))
+
+
+def test_diagnosing_changes_no_moments():
+    system = slope()
+    estimator = nres.NRES(system, workers=6, window=4, sigma=1e-4)
+    with as_users_run():
+        found = nres.diagnose(estimator, system.initial_theta(KEY), KEY)
+    np.testing.assert_allclose(found.smoothed_loss, found.loss, rtol=0.1)
+
+
+def test_what_is_neither_true_nor_false_is_refused():
+    with raises_naming(TypeError, "normalise", "no"):
+        MujocoPool("swimmer", normalise="no")
 
 
 def test_backpropagation_measures_nothing():

@@ -23,6 +23,8 @@ def test_scaled_estimates_are_divided_by_the_size_of_the_differences(method, opt
     size = np.sqrt(plain.info.odd)
     np.testing.assert_allclose(scaled.grad * size, plain.grad, rtol=1e-5)
     np.testing.assert_array_equal(scaled.info.odd, plain.info.odd)
+    np.testing.assert_allclose(scaled.info.snr, plain.info.snr, rtol=1e-3)
+    np.testing.assert_allclose(scaled.info.variance * size**2, plain.info.variance, rtol=1e-3)
 
 
 def test_signs_count_the_same():

@@ -8,11 +8,12 @@ from typing import Any
 
 from jaxtyping import Array, Float, Key, PyTree
 
+from nres.checks import true_or_false
 from nres.measured import Moments
 from nres.policies import AnyPolicy, namespace
 from nres.system import Theta
 
-# Keeps components that hardly vary from being divided by zero.
+# The variance below which a component counts as constant.
 SMALLEST_VARIANCE = 1e-8
 # The entries of an actor's state that add up observations.
 _SEEN = ("count", "first", "second")
@@ -35,6 +36,9 @@ class Actor:
     policy: AnyPolicy
     observations: int
     normalise: bool = False
+
+    def __post_init__(self):
+        true_or_false("normalise", self.normalise)
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         """Return the parameters to start from."""
@@ -63,8 +67,10 @@ class Actor:
             count = xp.asarray(moments.count, like.dtype)[:, None]
             known = count > 1  # before, observations stay as they are
             variance = xp.where(known, moments.square / xp.maximum(count, 1), 1)
+            # A component that never varied stays in its own unit.
+            variance = xp.where(variance > SMALLEST_VARIANCE, variance, 1)
             state["mean"] = xp.asarray(moments.mean, like.dtype)
-            state["precision"] = 1 / xp.sqrt(xp.maximum(variance, SMALLEST_VARIANCE))
+            state["precision"] = 1 / xp.sqrt(variance)
             state["count"] = xp.zeros(like.shape[0], like.dtype)
             state |= {name: xp.zeros_like(like) for name in ("first", "second")}
         return state

@@ -86,6 +86,13 @@ def positive_arrays(name: str, values: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(convert, values)
 
 
+def true_or_false(name: str, value: Any) -> bool:
+    """Return a boolean; raise a `TypeError` for anything else, such as the text "no"."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be true or false, got {value!r}.")
+    return bool(value)
+
+
 def check_prefix(name: str, values: PyTree, theta: PyTree) -> None:
     """Raise a `ValueError` unless `values` has arrays for all leaves or branches of `theta`."""
 

@@ -15,6 +15,7 @@ from nres.checks import as_key, whole_number
 from nres.estimators.base import Estimator
 from nres.estimators.evolution import EvolutionStrategy
 from nres.evaluation import evaluate
+from nres.measured import frozen
 from nres.monitor import (
     DISTINCT,
     HEALTHY_SHARE,
@@ -137,7 +138,7 @@ def diagnose(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoSignalWarning)  # the verdict says it
         history = train(
-            estimator, optax.set_to_zero(), theta, updates=batches * size, key=run_key
+            estimator, optax.set_to_zero(), frozen(theta), updates=batches * size, key=run_key
         ).history
     loss = float(evaluate(estimator.pool, theta, loss_key, episodes=episodes).loss)
     names = ("update", "loss", "grad_norm")

@@ -1,6 +1,7 @@
 """`Measured`: the parts of `theta` that come from measurements instead of learning."""
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,8 @@ class Moments(Measured):
     mean: Float[Array, " size"]
     square: Float[Array, " size"]
     """The sum of the squared deviations from the mean."""
+    frozen: bool = eqx.field(static=True, default=False)
+    """True to leave the moments as they are, whatever is observed."""
 
     @classmethod
     def empty(cls, size: int) -> "Moments":
@@ -54,6 +57,8 @@ class Moments(Measured):
 
     def updated(self, observed: PyTree) -> "Moments":
         """Add observations, given as their number and the sums of their deviations from `mean`."""
+        if self.frozen:
+            return self
         added, first, second = observed
         count = self.count + added
         some = jnp.maximum(count, 1)
@@ -73,6 +78,12 @@ def learned(theta: PyTree) -> PyTree:
 def measured(theta: PyTree) -> PyTree:
     """Return `theta` with `None` instead of what is learned."""
     return jax.tree.map(lambda x: x if _is_measured(x) else None, theta, is_leaf=_is_measured)
+
+
+def frozen(theta: PyTree) -> PyTree:
+    """Return `theta` with measured parts that stay as they are."""
+    stop = lambda x: dataclasses.replace(x, frozen=True) if isinstance(x, Moments) else x  # noqa: E731
+    return jax.tree.map(stop, theta, is_leaf=_is_measured)
 
 
 def has_measured(theta: PyTree) -> bool:

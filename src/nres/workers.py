@@ -177,6 +177,9 @@ def summed(response: Response) -> Contributions:
     """
     coefficient, rows = response.coefficient, response.rows
     norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
+    for seen in jax.tree.leaves(response.observed):
+        usable = jnp.isfinite(seen).reshape(norm.size, -1).all(axis=1)
+        norm = jnp.where(usable, norm, jnp.nan)
     result = Contributions(None, norm, response.loss, response.steps)
     coefficient = jnp.where(result.finite, coefficient, 0)
 

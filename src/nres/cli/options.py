@@ -198,7 +198,7 @@ def system_options(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Control a simulator with this policy: linear, mlp:64,64 or mlp:64,64:relu.",
+            help="Control a simulator with this policy: linear, mlp:64,64, mlp:64:relu or gru:16.",
             metavar="POLICY",
             rich_help_panel=SYSTEM,
             show_default="linear",

@@ -15,7 +15,7 @@ from jaxtyping import Array, Int, PyTree
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
-from nres.estimators.values import Estimate, EstimatorState, Info
+from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import state_shapes
 from nres.measured import all_learned
 from nres.noise import Adaptation
@@ -166,9 +166,9 @@ class Estimator(eqx.Module):
         """True if JAX can run several seeds in one program."""
         return self.traceable and self.placement.vectorises
 
-    def shaped(self, grad: Theta, info: Info) -> Theta:
-        """Return the gradient estimate as the estimator scales it, given its diagnostics."""
-        return grad
+    def shaped(self, contributions: Contributions) -> Contributions:
+        """Return the contributions of all workers as the estimator scales them."""
+        return contributions
 
     def at(self, update: Int[Array, ""]) -> "Estimator":
         """Return the estimator with its schedules evaluated at an update."""

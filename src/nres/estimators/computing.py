@@ -105,7 +105,7 @@ def compute_estimate(
         state.carry,
         needed_lengths(estimator, length),
     )
-    contributions = outcome.contributions
+    contributions = estimator.shaped(outcome.contributions)
     if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
@@ -123,7 +123,6 @@ def compute_estimate(
             estimator.noise_numbers(state.workers) if grouped else None,
         ),
     )
-    grad = estimator.shaped(grad, info)
     if state.adaptation is not None:
         info = dataclasses.replace(info, sigma=state.adaptation.typical)
     if outcome.absent is not None:

@@ -105,6 +105,8 @@ class EvolutionStrategy(Estimator):
         self.store_noise = store_noise
         if shaping not in SHAPINGS:
             raise ValueError(f"shaping must be one of {', '.join(SHAPINGS)}, got {shaping!r}.")
+        if shaping == SCALED and len(noise.contrast) < 2:
+            raise ValueError(f"shaping={SCALED!r} needs a law of noise with pairs, not {noise!r}.")
         self.shaping = shaping
 
     @property
@@ -173,12 +175,17 @@ class EvolutionStrategy(Estimator):
         single = linear and getattr(self._sigma_shapes(), "shape", None) == ()
         return parameter_count(theta) + 2 if single else None
 
-    def shaped(self, grad, info):
+    def shaped(self, contributions):
         if self.shaping != SCALED:
-            return grad
-        # Without any difference there is nothing to scale.
-        size = jnp.sqrt(jnp.where(info.odd > 0, info.odd, 1))
-        return jax.tree.map(lambda g: g / size.astype(g.dtype), grad)
+            return contributions
+        finite = contributions.finite
+        squares = jnp.where(finite, contributions.odd, 0) ** 2
+        mean = squares.sum() / jnp.maximum(finite.sum(), 1).astype(squares.dtype)
+        size = jnp.sqrt(jnp.where(mean > 0, mean, 1))  # without differences there is nothing to do
+        grad, norm = jax.tree.map(
+            lambda x: x / size.astype(x.dtype), (contributions.grad, contributions.norm)
+        )
+        return dataclasses.replace(contributions, grad=grad, norm=norm)
 
     def check(self, theta, seeds=1):
         theta = super().check(theta, seeds)

@@ -53,6 +53,8 @@ def load_system(name: str, options: dict[str, Any]) -> Any:
             return _constructed(known.make, known.kind, options)
         if (library := library_of(name)) is not None:
             env = name.partition(":")[2]
+            if "env" in options:
+                raise SettingsError(f"{name} already names the environment: leave out --set env.")
             return _constructed(library, library, {"env": env, **options})
         return _made(name, user_object(name)[1], options)
     except (SettingsError, ImportError, MemoryError):

@@ -178,7 +178,11 @@ class Ray(Placement):
         report = np.array([restarted.sum(), late.sum()], np.int32)
         return WindowOutcome(
             None if carry is None else ShardedCarry(tuple(shards)),
-            _put_together(parts, {i: reply.contributions for i, reply in replies.items()}),
+            _put_together(
+                parts,
+                {i: reply.contributions for i, reply in replies.items()},
+                {i for i, shard in enumerate(given) if shard.pending is not None},
+            ),
             jnp.asarray(late),
             jnp.asarray(report),
         )
@@ -344,8 +348,11 @@ class _Window:
         self.sent[i] = self.send(i, shard, sent)
 
 
-def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
-    """Join the contributions of all shards, with NaN for workers without a reply."""
+def _put_together(parts: list[slice], replies: dict[int, Any], stale: set[int]) -> Contributions:
+    """Join the contributions of all shards, with NaN for workers without a reply.
+
+    Observations of stale shards are left out: they are deviations from an earlier mean.
+    """
     some, count = next(iter(replies.values())), parts[-1].stop
     norm = np.full(count, np.nan, some.norm.dtype)
     loss = np.full(count, np.nan, some.loss.dtype)
@@ -356,7 +363,11 @@ def _put_together(parts: list[slice], replies: dict[int, Any]) -> Contributions:
         steps[:, parts[i]] = reply.steps
         if odd is not None:
             odd[parts[i]] = reply.odd
-    sums = [(reply.grad, reply.slope, reply.observed) for _, reply in sorted(replies.items())]
+    sums = []
+    for i, reply in sorted(replies.items()):
+        fresh = float(i not in stale)
+        observed = jax.tree.map(lambda x, f=fresh: x * np.asarray(f, x.dtype), reply.observed)
+        sums.append((reply.grad, reply.slope, observed))
     grad, slope, observed = jax.tree.map(lambda *parts: jnp.asarray(sum(parts)), *sums)
     norms, losses, counts, odds = jax.tree.map(jnp.asarray, (norm, loss, steps, odd))
     return Contributions(grad, norms, losses, counts, odds, slope, observed)

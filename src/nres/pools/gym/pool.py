@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.checks import whole_number
+from nres.checks import true_or_false, whole_number
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.gym.lanes import Failure, Lane, Lanes
@@ -84,7 +84,7 @@ class GymPool(PolicyPool):
         self.horizon = int(horizon)
         self._snapshots = snapshots_of(probe.env)
         self.can_fork = self._snapshots is not None
-        self.clip = clip
+        self.clip = true_or_false("clip", clip)
         self.observations, self.actions = probe.observations, probe.actions
         chosen = as_policy(policy, self.observations, self.actions, variance)
         self.actor = Actor(chosen, self.observations, normalise)

@@ -7,7 +7,8 @@ import numpy as np
 
 from nres.acting import Actor
 from nres.checks import check_memory, host_memory
-from nres.pools.base import Film
+from nres.errors import first_line
+from nres.pools.base import Film, PoolError
 from nres.pools.gym.lanes import Lane
 from nres.pools.simulator import act
 
@@ -39,8 +40,7 @@ def film_episode(
         size: The width and the height of a frame, in pixels.
 
     Raises:
-        ImportError: If a package is missing that the environment needs to draw itself.
-        ValueError: If the environment cannot be drawn.
+        PoolError: If the environment cannot be drawn.
     """
     from PIL import Image
 
@@ -50,7 +50,10 @@ def film_episode(
     what = f"{count:,} frames of {width} x {height} pixels"
     check_memory(3 * count * width * height, what, there=host_memory())
     env, options = make
-    lane = Lane((env, {**options, "render_mode": "rgb_array"}), clip)
+    try:
+        lane = Lane((env, {**options, "render_mode": "rgb_array"}), clip)
+    except (TypeError, ValueError) as error:
+        raise PoolError(f"the environment takes no render_mode: {first_line(error)}") from error
     thetas = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
     try:
         observation = lane.reset(seed)[None]
@@ -71,14 +74,11 @@ def film_episode(
 
 
 def _drawn(env: Any) -> np.ndarray:
-    import gymnasium
-
+    name = type(env.unwrapped).__name__
     try:
         frame = env.render()
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ImportError(f"the environment cannot be drawn: {error}") from error
+    except Exception as error:  # the type depends on what is missing
+        raise PoolError(f"{name} cannot be drawn: {first_line(error)}") from error
     if not isinstance(frame, np.ndarray):
-        raise ValueError(
-            f"{type(env.unwrapped).__name__} draws no picture with render_mode='rgb_array'."
-        )
+        raise PoolError(f"{name} draws no picture with render_mode='rgb_array'.")
     return frame

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# The environments and wrappers whose attributes are known to hold nothing but numbers that matter.
+# Others might keep something in a list or an object that shows only many steps later.
+KNOWN = ("gymnasium.envs.classic_control.", "gymnasium.envs.mujoco.", "gymnasium.wrappers.")
 # The numbers of steps before a snapshot and after it, when it is tried out.
 _STEPS = 5
-_WORD = 2**32
 
 
 class Snapshots(abc.ABC):
@@ -34,43 +36,77 @@ class Own(Snapshots):
         env.unwrapped.set_state(row)
 
 
+class Attribute(NamedTuple):
+    """An attribute that holds numbers and changes."""
+
+    layer: int
+    """The index of the wrapper that has it; the environment is the last."""
+    name: str
+    like: Any
+    """An example of its value: a number, a tuple of numbers or an array."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Found(Snapshots):
-    """Snapshots of attributes that hold numbers."""
+    """Snapshots of attributes that hold numbers, and of a MuJoCo simulation."""
 
-    attributes: list["Attribute"]
+    attributes: list[Attribute]
+    mujoco: bool
 
     def take(self, env):
-        return _take(env, self.attributes)
+        layers = list(_layers(env))
+        parts = [np.ravel(getattr(layers[at.layer], at.name)) for at in self.attributes]
+        parts += [_simulation(layers[-1])] if self.mujoco else []
+        return np.concatenate(parts).astype(np.float64)
 
     def put(self, env, row):
-        _put(env, self.attributes, row)
+        layers, start = list(_layers(env)), 0
+        for at in self.attributes:
+            part = row[start : start + np.size(at.like)]
+            start += part.size
+            if isinstance(at.like, np.ndarray):
+                value: Any = part.reshape(at.like.shape).astype(at.like.dtype)
+            elif isinstance(at.like, tuple):
+                value = tuple(map(float, part))
+            else:
+                value = type(at.like)(part[0])
+            setattr(layers[at.layer], at.name, value)
+        if self.mujoco:
+            _set_simulation(layers[-1], row[start:])
 
 
 def snapshots_of(env: Any) -> Snapshots | None:
-    """Return how to take and put back the state of an environment; `None` if nothing works.
+    """Return a way to take and put back the state of an environment; `None` if there is none.
 
-    An environment's own `get_state` and `set_state` are taken as they are. Otherwise the numbers in
-    the attributes of the environment and its wrappers are used, its random generator, and the
-    state of its MuJoCo simulation. Whether that is all is found out by stepping an environment
-    twice from the same snapshot. The environment must not be in use: its episode is lost.
+    An environment's own `get_state` and `set_state` are taken as they are. For gymnasium's classic
+    control and MuJoCo environments, the state consists of the attributes that change and of the
+    MuJoCo simulation. Stepping twice from the same snapshot shows if that is all. The environment
+    must not be in use: its episode is lost.
     """
     inner = env.unwrapped
     if hasattr(inner, "get_state") and hasattr(inner, "set_state"):
         return Own()
-    try:
-        env.reset(seed=0)
-        env.action_space.seed(0)
-        actions = [env.action_space.sample() for _ in range(2 * _STEPS)]
-        _walk(env, actions[:_STEPS])
-        snapshots = Found(_attributes(env))
-        row = snapshots.take(env)
-        first = _walk(env, actions[_STEPS:])
-        env.reset(seed=1)
-        snapshots.put(env, row)
-        second = _walk(env, actions[_STEPS:])
-    except Exception:  # an environment may refuse anything; it can still run without snapshots
+    if not all(type(layer).__module__.startswith(KNOWN) for layer in _layers(env)):
         return None
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(2 * _STEPS)]
+    seen = []
+    for seed in (0, 1):
+        env.reset(seed=seed)
+        seen.append(_numbers(env))
+        _walk(env, actions[:_STEPS])
+        seen.append(_numbers(env))
+    changing = [
+        Attribute(*where, value)
+        for where, value in seen[-1].items()
+        if any(where in old and not np.array_equal(old[where], value) for old in seen)
+    ]
+    snapshots = Found(changing, hasattr(inner, "do_simulation"))
+    row = snapshots.take(env)
+    first = _walk(env, actions[_STEPS:])
+    env.reset(seed=2)
+    snapshots.put(env, row)
+    second = _walk(env, actions[_STEPS:])
     return snapshots if all(map(np.array_equal, first, second)) else None
 
 
@@ -79,8 +115,7 @@ def _walk(env: Any, actions: list[Any]) -> list[np.ndarray]:
     seen: list[np.ndarray] = []
     for action in actions:
         observation, reward, terminated, truncated, _ = env.step(action)
-        values = observation.values() if isinstance(observation, dict) else [observation]
-        seen += [np.asarray(value) for value in (*values, reward, terminated, truncated)]
+        seen += [np.asarray(value) for value in (observation, reward, terminated, truncated)]
         if terminated or truncated:
             break
     return seen
@@ -88,119 +123,27 @@ def _walk(env: Any, actions: list[Any]) -> list[np.ndarray]:
 
 def _layers(env: Any) -> Iterator[Any]:
     """Yield the wrappers of an environment, and the environment itself."""
-    while True:
+    while env is not env.unwrapped:
         yield env
-        if env is env.unwrapped:
-            return
         env = env.env
+    yield env
 
 
-class Attribute(NamedTuple):
-    """An attribute that holds numbers."""
-
-    layer: int
-    name: str
-    kind: str
-    """`number`, `array`, `tuple`, `generator` or `mujoco`."""
-    size: int
-    like: Any
-    """An example of its value."""
-
-
-def _attributes(env: Any) -> list[Attribute]:
-    """List the attributes that hold numbers, in the environment and in its wrappers."""
-    found = []
-    for layer, part in enumerate(_layers(env)):
-        for name, value in vars(part).items():
-            if value is None or isinstance(value, bool | int | float | np.number | np.bool_):
-                found.append(Attribute(layer, name, "number", 1, value))
-            elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-                found.append(Attribute(layer, name, "array", value.size, value.copy()))
-            elif isinstance(value, tuple) and value and _are_numbers(value):
-                found.append(Attribute(layer, name, "tuple", len(value), value))
-            elif isinstance(value, np.random.Generator):
-                size = _words(value).size
-                found.append(Attribute(layer, name, "generator", size, None))
-        if hasattr(part, "do_simulation") and "data" in vars(part):
-            row = _simulation(part)
-            found.append(Attribute(layer, "data", "mujoco", row.size, None))
-    return found
-
-
-def _are_numbers(values: tuple) -> bool:
-    return all(isinstance(value, int | float | np.number) for value in values)
-
-
-def _take(env: Any, attributes: list[Attribute]) -> np.ndarray:
-    layers, parts = list(_layers(env)), []
-    for at in attributes:
-        value = getattr(layers[at.layer], at.name)
-        if at.kind == "number":
-            parts.append(np.array([np.nan if value is None else value], np.float64))
-        elif at.kind == "generator":
-            parts.append(_words(value))
-        elif at.kind == "mujoco":
-            parts.append(_simulation(layers[at.layer]))
-        else:
-            parts.append(np.ravel(np.asarray(value, np.float64)))
-        if parts[-1].size != at.size:
-            raise ValueError(f"{at.name} changed its size, so it cannot be part of a snapshot.")
-    return np.concatenate(parts)
-
-
-def _put(env: Any, attributes: list[Attribute], row: np.ndarray) -> None:
-    layers, start = list(_layers(env)), 0
-    for at in attributes:
-        part, numbers = layers[at.layer], row[start : start + at.size]
-        start += at.size
-        if at.kind == "generator":
-            setattr(part, at.name, _generator(numbers))
-        elif at.kind == "mujoco":
-            _set_simulation(part, numbers)
-        elif at.kind == "array":
-            setattr(part, at.name, numbers.reshape(at.like.shape).astype(at.like.dtype))
-        elif at.kind == "tuple":
-            values = zip(numbers, at.like, strict=True)
-            setattr(part, at.name, tuple(type(like)(number) for number, like in values))
-        else:
-            setattr(part, at.name, _number(numbers[0], at.like))
-
-
-def _number(number: np.float64, like: Any) -> Any:
-    """Return a number of the same type as before; one that was `None` may be of any type."""
-    if np.isnan(number):
-        return None if not isinstance(like, float) else float(number)
-    if like is None:
-        return int(number) if number == int(number) else float(number)
-    return type(like)(number)
-
-
-def _words(generator: np.random.Generator) -> np.ndarray:
-    """Return the state of a generator as whole numbers below 2^32, which are exact as floats."""
-    state = generator.bit_generator.state
-    if state["bit_generator"] != "PCG64":
-        raise ValueError("only the state of NumPy's usual generator is known.")
-    numbers = [state["state"]["state"], state["state"]["inc"]]
-    words = [number >> 32 * i & (_WORD - 1) for number in numbers for i in range(4)]
-    return np.array([*words, state["has_uint32"], state["uinteger"]], np.float64)
-
-
-def _generator(row: np.ndarray) -> np.random.Generator:
-    """Return a generator of the same class as gymnasium's, in a state that `_words` returned."""
-    from gymnasium.utils import seeding  # only environments of gymnasium have one
-
-    generator = seeding.RandomNumberGenerator(np.random.PCG64(0))
-    words = [int(word) for word in row]
-    number, increment = (
-        sum(word << 32 * i for i, word in enumerate(words[j : j + 4])) for j in (0, 4)
-    )
-    generator.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": number, "inc": increment},
-        "has_uint32": words[8],
-        "uinteger": words[9],
+def _numbers(env: Any) -> dict[tuple[int, str], Any]:
+    """Return the attributes that hold numbers, in the environment and in its wrappers."""
+    return {
+        (layer, name): value.copy() if isinstance(value, np.ndarray) else value
+        for layer, part in enumerate(_layers(env))
+        for name, value in vars(part).items()
+        if _holds_numbers(value)
     }
-    return generator
+
+
+def _holds_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    values = value if isinstance(value, tuple) and value else (value,)
+    return all(isinstance(x, int | float | np.number) for x in values)
 
 
 def _simulation(env: Any) -> np.ndarray:

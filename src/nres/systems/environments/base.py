@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from nres.acting import Actor
 from nres.checks import whole_number
@@ -21,6 +21,19 @@ from nres.workers import worker_keys
 
 # The number of episodes that `metrics` averages, as for MuJoCo tasks outside JAX.
 EPISODES = 20
+
+
+class Made:
+    """The arguments that made an environment; all are equal, because what is traced tells all."""
+
+    def __init__(self, arguments: tuple, options: dict[str, Any]):
+        self.arguments, self.options = arguments, options
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made)
+
+    def __hash__(self) -> int:
+        return 0
 
 
 class Episode(eqx.Module):
@@ -50,7 +63,7 @@ class EnvironmentSystem(System):
     """The limits to which actions are clipped; `None` not to clip them."""
     _reset: Lifted
     _step: Lifted
-    _made: Any = eqx.field(static=True)
+    _made: Made = eqx.field(static=True)
 
     metrics_steps = None
 
@@ -79,7 +92,7 @@ class EnvironmentSystem(System):
             normalise: True to normalise observations.
             made: The arguments with which the system can be constructed.
         """
-        key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+        key = jax.eval_shape(lambda: raw_key(jax.random.key(0)))
 
         def reset(key):
             state, observation = adapter.reset(key)
@@ -112,14 +125,14 @@ class EnvironmentSystem(System):
         chosen = as_policy(policy, observation.size, adapter.actions, variance)
         self.actor = Actor(chosen, observation.size, normalise)
         self._shape = adapter.shape
-        self._made = made
+        self._made = Made(*made)
 
     _shape: tuple[int, ...] = eqx.field(static=True)
 
     def __reduce__(self) -> Any:
         # Traced functions cannot be pickled, but their environment can be constructed anew.
-        (arguments, options) = self._made
-        return functools.partial(type(self), **options), arguments
+        made = self._made
+        return functools.partial(type(self), **made.options), made.arguments
 
     def initial_theta(self, key: Any) -> Theta:
         """Return the policy's initial parameters."""
@@ -127,7 +140,7 @@ class EnvironmentSystem(System):
 
     def init(self, theta, key):
         # Constants of the environment are Python numbers here.
-        environment, observation = jax.tree.map(jnp.asarray, self._reset(jax.random.key_data(key)))
+        environment, observation = jax.tree.map(jnp.asarray, self._reset(raw_key(key)))
         acting = self.actor.begin(_one_lane(theta), observation[None])
         return Episode(environment, observation, jax.tree.map(lambda x: x[0], acting))
 
@@ -135,7 +148,7 @@ class EnvironmentSystem(System):
         acting = jax.tree.map(lambda x: x[None], state.acting)
         output, acting = self.actor.act(_one_lane(theta), acting, state.observation[None])
         action = self.action(output[0])
-        result = self._step(state.environment, action, jax.random.key_data(key))
+        result = self._step(state.environment, action, raw_key(key))
         environment, observation, reward, ended = jax.tree.map(jnp.asarray, result)
         acting = jax.tree.map(lambda x: x[0], acting)
         return Episode(environment, observation, acting), -reward, ended
@@ -158,6 +171,15 @@ class EnvironmentSystem(System):
         losses, _ = run_episodes(JaxPool(self), theta, keys)
         total = -losses * self.horizon
         return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+
+
+def raw_key(key: Key[Array, ""]) -> Array:
+    """Return a key as plain words, of the kind that JAX's random functions take by default."""
+    usual = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+    words = jax.random.key_data(key)
+    if (words.shape, words.dtype) == (usual.shape, usual.dtype):
+        return words
+    return jax.random.bits(key, usual.shape, usual.dtype)
 
 
 def _one_lane(theta: PyTree) -> PyTree:

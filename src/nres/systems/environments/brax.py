@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from nres.checks import check_memory, host_memory
+from nres.errors import first_line
 from nres.policies import AnyPolicy
-from nres.pools.base import Film
+from nres.pools.base import Film, PoolError
 from nres.pools.mujoco.render import HELP
 from nres.system import Theta
-from nres.systems.environments.base import EnvironmentSystem
+from nres.systems.environments.base import EnvironmentSystem, raw_key
 
 INSTALL = "Brax environments need brax: pip install 'nres[brax]'."
 PLAYGROUND_INSTALL = "MuJoCo Playground needs playground: pip install 'nres[playground]'."
@@ -45,7 +46,7 @@ class _Drawable(EnvironmentSystem):
         what = f"{count:,} frames of {width} x {height} pixels"
         check_memory(3 * count * width * height, what, there=host_memory())
         env, key = self._environment(), jax.random.key(seed)
-        structure = jax.tree.structure(jax.eval_shape(env.reset, jax.random.key_data(key)))
+        structure = jax.tree.structure(jax.eval_shape(env.reset, raw_key(key)))
         episode, step = self.init(theta, key), jax.jit(lambda *given: self.step(*given))
         states = []
         for t in range(steps):
@@ -54,13 +55,15 @@ class _Drawable(EnvironmentSystem):
             episode, _, ended = step(episode, theta, jnp.int32(t), jax.random.fold_in(key, t + 1))
             if ended:
                 break
-        model = env.sys.mj_model if hasattr(env, "sys") else env.mj_model
-        shown = [s.pipeline_state for s in states] if hasattr(env, "sys") else states
-        camera = CAMERA if CAMERA in (model.camera(i).name for i in range(model.ncam)) else None
         try:
+            # Brax draws the states of its physics, and MuJoCo Playground those of the environment.
+            model = env.sys.mj_model if hasattr(env, "sys") else env.mj_model
+            shown = [s.pipeline_state for s in states] if hasattr(env, "sys") else states
+            camera = CAMERA if CAMERA in (model.camera(i).name for i in range(model.ncam)) else None
             frames = env.render(shown, height=height, width=width, camera=camera)
         except Exception as error:  # the type depends on what is missing
-            raise ImportError(f"{HELP} ({error})") from error
+            name = type(env).__name__
+            raise PoolError(f"{name} cannot be drawn: {first_line(error)}. {HELP}") from error
         return Film([np.asarray(frame) for frame in frames], every * float(env.dt))
 
 
@@ -110,7 +113,7 @@ class BraxEnvironment(_Drawable):
         self._adapt(_Adapter(env), policy, made=made, **given)
 
     def _environment(self) -> Any:
-        (env, _), options = self._made
+        (env, _), options = self._made.arguments, self._made.options
         own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
         return _make(env, own) if isinstance(env, str) else env
 
@@ -161,11 +164,12 @@ class PlaygroundEnvironment(_Drawable):
         given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
         made = ((env, policy), {**given, **options})
         config = registry.get_default_config(env)
-        given["horizon"] = int(config.episode_length) if horizon is None else horizon
+        usual = int(options.get("episode_length", config.episode_length))
+        given["horizon"] = usual if horizon is None else horizon
         self._adapt(_Adapter(_load(env, options)), policy, made=made, **given)
 
     def _environment(self) -> Any:
-        (env, _), options = self._made
+        (env, _), options = self._made.arguments, self._made.options
         own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
         return _load(env, own)
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from nres.checks import whole_number
 from nres.policies import AnyPolicy
 from nres.systems.environments.base import EnvironmentSystem
 
@@ -56,10 +57,14 @@ class GymnaxEnvironment(EnvironmentSystem):
         elif options:
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
         adapter = _Adapter(env, env.default_params if params is None else params)
-        limit = int(adapter.params.max_steps_in_episode)
-        if horizon is not None and horizon > limit:
-            raise ValueError(f"{env.name} ends after {limit} steps; horizon={horizon} is longer.")
-        given["horizon"] = limit if horizon is None else horizon
+        limit = getattr(adapter.params, "max_steps_in_episode", None)
+        given["horizon"] = limit if horizon is None else whole_number("horizon", horizon)
+        if given["horizon"] is None:
+            raise ValueError(f"{type(env).__name__} has no limit of its own: give a horizon.")
+        if limit is not None and given["horizon"] > limit:
+            raise ValueError(
+                f"{type(env).__name__} ends after {limit} steps; horizon={horizon} is longer."
+            )
         self._adapt(adapter, policy, made=made, **given)
 
 
