@@ -397,3 +397,21 @@ def test_all_actors_but_one_are_lost_and_there_is_room_for_none(swimmers, monkey
     assert_close(alone, together)
     assert [reported(e, "restarted") for e in together] == [0, 0, 3, 0]
     assert len(set(crew.actors)) == 1
+
+
+def test_moments_of_observations_are_those_of_one_process(cluster, closing):
+    pool = swimmer(normalise=True)
+    theta = pool.initial_theta(KEY)
+    with as_users_run():
+        one, several = (
+            nres.train(
+                STRATEGIES["NRES"](pool, placement=placement),
+                optax.sgd(0.1),
+                theta,
+                updates=4,
+                key=KEY,
+            ).theta
+            for placement in (nres.placement.Local(), closing(Ray(actors=2)))
+        )
+    assert one["observations"].count == 4 * 2 * 5 * 8
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), one, several)
