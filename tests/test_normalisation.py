@@ -54,7 +54,7 @@ class Slope:
         return jnp.stack([jnp.asarray(state.time, float), 3.0 - 2.0 * state.x])
 
 
-def slope(policy="mlp:3", **options):
+def slope(policy="linear", **options):
     return GymnaxEnvironment(Slope(), policy, normalise=True, **options)
 
 
@@ -122,7 +122,10 @@ def test_a_normalised_policy_is_another_policy_without(make, size):
 
 @pytest.mark.parametrize(
     "make",
-    [slope, lambda: MujocoPool("swimmer", "mlp:3", horizon=12, normalise=True)],
+    [
+        lambda: slope("mlp:3"),
+        lambda: MujocoPool("swimmer", "mlp:3", horizon=12, normalise=True),
+    ],
     ids=["jax", "host"],
 )
 def test_an_episode_keeps_the_moments_with_which_it_began(make):
@@ -218,6 +221,7 @@ def test_observations_that_overflow_are_left_out_and_counted():
     assert estimate.measured["observations"].count == 24 * (6 - int(estimate.info.nonfinite))
 
 
+@pytest.mark.slow
 def test_diagnosing_changes_no_moments():
     system = slope()
     estimator = nres.NRES(system, workers=6, window=4, sigma=1e-4)

@@ -5,19 +5,20 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import THETA, Faller, raises_naming, slow
+from helpers import THETA, Faller, raises_naming
+from numpy_pool import NumpyPool
 
 KEY = jax.random.key(5)
 
 
 def estimate(shaping, workers, method=nres.NRES, **options):
     options = {"window": 5, "sigma": 0.1, "shaping": shaping} | options
-    estimator = method(Faller(), workers=workers, **options)
+    estimator = method(NumpyPool(Faller()), workers=workers, **options)
     theta = THETA[Faller]
     return estimator.estimate(theta, estimator.init(theta, KEY))
 
 
-@pytest.mark.parametrize(("method", "options"), [(nres.NRES, {}), slow(nres.GPES, {"period": 10})])
+@pytest.mark.parametrize(("method", "options"), [(nres.NRES, {}), (nres.GPES, {"period": 10})])
 def test_scaled_estimates_are_divided_by_the_size_of_the_differences(method, options):
     plain, scaled = (estimate(shaping, 6, method, **options) for shaping in ("none", "scaled"))
     size = np.sqrt(plain.info.odd)

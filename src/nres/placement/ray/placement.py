@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import equinox as eqx
@@ -348,7 +348,9 @@ class _Window:
         self.sent[i] = self.send(i, shard, sent)
 
 
-def _put_together(parts: list[slice], replies: dict[int, Any], stale: set[int]) -> Contributions:
+def _put_together(
+    parts: list[slice], replies: dict[int, Any], stale: Collection[int] = ()
+) -> Contributions:
     """Join the contributions of all shards, with NaN for workers without a reply.
 
     Observations of stale shards are left out: they are deviations from an earlier mean.
