@@ -8,9 +8,10 @@ from typing import Any
 
 from jaxtyping import Array, Float, Key, PyTree
 
+from nres.arrays import namespace
 from nres.checks import true_or_false
 from nres.measured import Moments
-from nres.policies import AnyPolicy, namespace
+from nres.policies import AnyPolicy
 from nres.system import Theta
 
 # The variance below which a component counts as constant.

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
+from nres.arrays import namespace
 from nres.checks import check_memory, positive_number, whole_number
 from nres.system import Theta
 
@@ -23,11 +24,6 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": lambda x: namespace(x).tanh(x),
     "relu": lambda x: namespace(x).maximum(x, 0),
 }
-
-
-def namespace(array: Any) -> Any:
-    """Return the module whose functions fit an array: `jax.numpy` or `numpy`."""
-    return jnp if isinstance(array, jax.Array) else np
 
 
 @runtime_checkable
