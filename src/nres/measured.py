@@ -31,10 +31,9 @@ class Measured(eqx.Module):
 
 
 class Moments(Measured):
-    r"""The mean and variance of the observations so far, component by component.
+    """The mean and variance of the observations so far, component by component.
 
-    Args:
-        size: The number of components of an observation.
+    `Moments.empty(size)` are those of no observations.
 
     Example:
         ```python
