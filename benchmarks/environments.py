@@ -16,12 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from rich.console import Console
-from rich.table import Table
 
 import nres
 from nres.files import write_json
-from run import machine
+from run import machine, show_rows
 
 WINDOW = 20
 # Updates per call: a call takes some milliseconds before the first.
@@ -121,12 +119,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     rows = run(arguments.workers, arguments.quick)
-    table = Table(title="Environment steps per second")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
+    show_rows("Environment steps per second", rows)
     file = arguments.out / f"environments_{jax.default_backend()}.json"
     write_json(file, {"machine": machine(), "environments": rows})
 

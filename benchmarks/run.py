@@ -22,6 +22,16 @@ import throughput
 from nres.files import write_json
 
 
+def show_rows(title: str, rows: list[dict]) -> None:
+    """Print rows as a table, with the names of their entries as headings."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    Console().print(table)
+
+
 def machine() -> dict:
     device = jax.devices()[0]
     return {

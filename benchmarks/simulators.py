@@ -15,13 +15,11 @@ import gymnasium
 import mujoco.batch
 import numpy as np
 import optax
-from rich.console import Console
-from rich.table import Table
 
 from nres.files import write_json
 from nres.pools import MujocoPool
 from nres.runs import build, resolve
-from run import machine
+from run import machine, show_rows
 
 GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
@@ -112,12 +110,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     rows = run(arguments.quick)
-    table = Table(title="Environment steps per second")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
+    show_rows("Environment steps per second", rows)
     facts = machine() | {"mujoco": mujoco.__version__}
     write_json(arguments.out / "simulators.json", {"machine": facts, "simulators": rows})
 

@@ -86,6 +86,13 @@ def positive_arrays(name: str, values: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(convert, values)
 
 
+def check_frames(count: int, size: tuple[int, int]) -> None:
+    """Raise a `MemoryError` if so many frames of (width, height) pixels do not fit into memory."""
+    width, height = size
+    what = f"{count:,} frames of {width} x {height} pixels"
+    check_memory(3 * count * width * height, what, there=host_memory())
+
+
 def true_or_false(name: str, value: Any) -> bool:
     """Return a boolean; raise a `TypeError` for anything else, such as the text "no"."""
     if not isinstance(value, bool | np.bool_):

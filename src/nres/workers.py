@@ -142,8 +142,8 @@ class Response(eqx.Module):
     """The contribution of each worker to the slope of the smoothed loss by log sigma, if sigma
     adapts: a pytree like sigma with an axis of workers in front."""
     observed: PyTree | None = None
-    """What the unrolls of each worker observed, for the measured parts of `theta`: the sum of
-    `Window.observed` over members."""
+    """Observations of each worker, for the measured parts of `theta`: the sum of `Window.observed`
+    over members."""
 
 
 class Contributions(eqx.Module):

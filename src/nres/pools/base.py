@@ -27,7 +27,7 @@ class Window(eqx.Module):
     steps: Int[Array | np.ndarray, "members workers"]
     """The number of steps really taken, without absorbed steps."""
     observed: tuple[PyTree, ...] | None = None
-    """What each unroll observed in the window, for every `nres.measured.Measured` part of
+    """Observations of each unroll in the window, for every `nres.measured.Measured` part of
     `theta`; `None` if nothing is measured."""
 
 

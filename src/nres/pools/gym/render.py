@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from nres.acting import Actor
-from nres.checks import check_memory, host_memory
+from nres.checks import check_frames
 from nres.errors import first_line
 from nres.pools.base import Film, PoolError
 from nres.pools.gym.lanes import Lane
@@ -44,11 +44,8 @@ def film_episode(
     """
     from PIL import Image
 
-    width, height = size
     frames: list[np.ndarray] = []
-    count = -(-steps // every)
-    what = f"{count:,} frames of {width} x {height} pixels"
-    check_memory(3 * count * width * height, what, there=host_memory())
+    check_frames(-(-steps // every), size)
     env, options = make
     try:
         lane = Lane((env, {**options, "render_mode": "rgb_array"}), clip)
@@ -61,7 +58,7 @@ def film_episode(
         for t in range(steps):
             if t % every == 0:
                 image = Image.fromarray(_drawn(lane.env))
-                frames.append(np.asarray(image.resize((width, height))))
+                frames.append(np.asarray(image.resize(size)))
             action = act(actor, thetas, acting, observation, slice(None))
             row, _, ended = lane.step(action[0])
             observation = row[None]

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from nres.checks import check_memory, host_memory
+from nres.checks import check_frames
 from nres.files import replacing
 from nres.pools.mujoco.task import require_mujoco
 
@@ -59,8 +59,7 @@ def film_episode(
     mujoco = require_mujoco()
     width, height = size
     times = range(0, min(steps, pool.horizon), every)
-    what = f"{len(times):,} frames of {width} x {height} pixels"
-    check_memory(3 * len(times) * width * height, what, there=host_memory())
+    check_frames(len(times), size)
     # The model limits the size of frames, to 640 x 480 by default.
     limits = pool.model.vis.global_
     limits.offwidth, limits.offheight = max(limits.offwidth, width), max(limits.offheight, height)

@@ -26,8 +26,8 @@ EPISODES = 20
 class Made:
     """The arguments that made an environment; all are equal, because what is traced tells all."""
 
-    def __init__(self, arguments: tuple, options: dict[str, Any]):
-        self.arguments, self.options = arguments, options
+    def __init__(self, env: Any, policy: Any, given: dict[str, Any], options: dict[str, Any]):
+        self.env, self.policy, self.given, self.options = env, policy, {**given}, options
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Made)
@@ -43,7 +43,7 @@ class Episode(eqx.Module):
     """The leaves of the environment's own state."""
     observation: Float[Array, " observations"]
     acting: dict[str, Array]
-    """What the actor keeps: a memory, and the moments of observations."""
+    """The arrays that the actor keeps: a memory, and the moments of observations."""
 
 
 class EnvironmentSystem(System):
@@ -78,7 +78,7 @@ class EnvironmentSystem(System):
         horizon: int,
         variance: float | None,
         normalise: bool,
-        made: Any,
+        made: Made,
     ) -> None:
         """Set all fields from an adapter.
 
@@ -125,14 +125,15 @@ class EnvironmentSystem(System):
         chosen = as_policy(policy, observation.size, adapter.actions, variance)
         self.actor = Actor(chosen, observation.size, normalise)
         self._shape = adapter.shape
-        self._made = Made(*made)
+        self._made = made
 
     _shape: tuple[int, ...] = eqx.field(static=True)
 
     def __reduce__(self) -> Any:
         # Traced functions cannot be pickled, but their environment can be constructed anew.
         made = self._made
-        return functools.partial(type(self), **made.options), made.arguments
+        make = functools.partial(type(self), **made.given, **made.options)
+        return make, (made.env, made.policy)
 
     def initial_theta(self, key: Any) -> Theta:
         """Return the policy's initial parameters."""

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nres.checks import check_memory, host_memory
+from nres.checks import check_frames
 from nres.errors import first_line
 from nres.policies import AnyPolicy
 from nres.pools.base import Film, PoolError
 from nres.pools.mujoco.render import HELP
 from nres.system import Theta
-from nres.systems.environments.base import EnvironmentSystem, raw_key
+from nres.systems.environments.base import EnvironmentSystem, Made, raw_key
 
 INSTALL = "Brax environments need brax: pip install 'nres[brax]'."
 PLAYGROUND_INSTALL = "MuJoCo Playground needs playground: pip install 'nres[playground]'."
@@ -42,9 +42,7 @@ class _Drawable(EnvironmentSystem):
         """Draw one unperturbed episode, with arguments as for `nres.pools.MujocoPool.film`."""
         width, height = size
         steps = min(steps, self.horizon)
-        count = -(-steps // every)
-        what = f"{count:,} frames of {width} x {height} pixels"
-        check_memory(3 * count * width * height, what, there=host_memory())
+        check_frames(-(-steps // every), size)
         env, key = self._environment(), jax.random.key(seed)
         structure = jax.tree.structure(jax.eval_shape(env.reset, raw_key(key)))
         episode, step = self.init(theta, key), jax.jit(lambda *given: self.step(*given))
@@ -105,7 +103,7 @@ class BraxEnvironment(_Drawable):
         **options: Any,
     ):
         given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
-        made = ((env, policy), {**given, **options})
+        made = Made(env, policy, given, options)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
@@ -113,9 +111,8 @@ class BraxEnvironment(_Drawable):
         self._adapt(_Adapter(env), policy, made=made, **given)
 
     def _environment(self) -> Any:
-        (env, _), options = self._made.arguments, self._made.options
-        own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
-        return _make(env, own) if isinstance(env, str) else env
+        made = self._made
+        return _make(made.env, made.options) if isinstance(made.env, str) else made.env
 
 
 class PlaygroundEnvironment(_Drawable):
@@ -162,16 +159,14 @@ class PlaygroundEnvironment(_Drawable):
                 f"{', '.join(sorted(registry.ALL_ENVS))}."
             )
         given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
-        made = ((env, policy), {**given, **options})
+        made = Made(env, policy, given, options)
         config = registry.get_default_config(env)
         usual = int(options.get("episode_length", config.episode_length))
         given["horizon"] = usual if horizon is None else horizon
         self._adapt(_Adapter(_load(env, options)), policy, made=made, **given)
 
     def _environment(self) -> Any:
-        (env, _), options = self._made.arguments, self._made.options
-        own = {k: v for k, v in options.items() if k not in ("horizon", "variance", "normalise")}
-        return _load(env, own)
+        return _load(self._made.env, self._made.options)
 
 
 def _playground() -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 
 from nres.checks import whole_number
 from nres.policies import AnyPolicy
-from nres.systems.environments.base import EnvironmentSystem
+from nres.systems.environments.base import EnvironmentSystem, Made
 
 INSTALL = "gymnax environments need gymnax: pip install 'nres[gymnax]'."
 
@@ -51,7 +51,7 @@ class GymnaxEnvironment(EnvironmentSystem):
         **options: Any,
     ):
         given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
-        made = ((env, policy), {**given, "params": params, **options})
+        made = Made(env, policy, {**given, "params": params}, options)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
