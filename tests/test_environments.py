@@ -141,6 +141,30 @@ def test_brax_against_its_own_steps_until_it_falls():
     assert system.metrics(theta, KEY)["return"] < 30
 
 
+def _walkers(**options):
+    """Return environments that end early, of every kind."""
+    horizon = {"horizon": 60, "variance": 4.0}
+    return (
+        nres.pools.MujocoPool("hopper", **horizon, **options),
+        nres.pools.GymPool("CartPole-v1", **horizon, **options),
+        GymnaxEnvironment("CartPole-v1", **horizon, **options),
+    )
+
+
+def test_a_shift_counts_in_training_and_not_in_returns():
+    for usual, shifted in zip(_walkers(), _walkers(shift=0.7), strict=True):
+        theta = usual.initial_theta(KEY)
+        before, after = (nres.evaluate(x, theta, KEY, episodes=3) for x in (usual, shifted))
+        steps = before.steps.total
+        assert steps < 3 * 60
+        assert steps == after.steps.total
+        more = np.asarray(after.losses) - np.asarray(before.losses)
+        np.testing.assert_allclose(more.sum() * 60, 0.7 * steps, rtol=1e-4)
+        measured = [x.metrics(theta, KEY) for x in (usual, shifted)]
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *measured)
+        assert "shift" in repr(shifted)
+
+
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path):
     options = ["--sigma", 0.3, "--lr", 0.1, "--workers", 4, "--window", 5, "--seed", 1]

@@ -14,6 +14,7 @@ from environments import KEY
 from helpers import as_users_run, raises_naming, slow
 from nres.acting import Actor
 from nres.measured import Moments
+from nres.policies import Linear
 from nres.pools import GymPool, MujocoPool
 from nres.pools.jax import as_pool
 from nres.systems import GymnaxEnvironment
@@ -111,7 +112,8 @@ def test_a_normalised_policy_is_another_policy_without(make, size):
         plain, normalised = make(), make(normalise=True)
         theta = normalised.initial_theta(KEY)
         first = nres.evaluate(plain, theta["policy"], KEY, episodes=3).losses
-        np.testing.assert_allclose(nres.evaluate(normalised, theta, KEY, episodes=3).losses, first)
+        raw = nres.evaluate(normalised, theta, KEY, episodes=3).losses
+        np.testing.assert_allclose(raw, first, rtol=1e-5)  # single precision
         rows = np.random.default_rng(1).normal(0.5, 2.0, size=(50, size))
         theta["observations"] = moments_of(rows)
         got = nres.evaluate(normalised, theta, KEY, episodes=3).losses
@@ -204,6 +206,17 @@ def test_a_component_that_never_varied_is_not_blown_up():
     observation = np.array([[3.0, 6.0]])
     actions, _ = actor.act(thetas, actor.begin(thetas, observation), observation)
     np.testing.assert_allclose(actions, [[1.0, 1.0]])
+
+
+def test_normalised_observations_are_clipped():
+    actor = Actor(Linear(2, 1), 2, normalise=True)
+    still = Moments(jnp.array(100.0), jnp.zeros(2), jnp.full(2, 100 * 0.01**2))
+    theta = {"policy": np.array([[1.0, 0.5]]), "observations": still}
+    lanes = jax.tree.map(lambda x: np.asarray(x)[None], theta)
+    observation = np.array([[0.05, -3.0]])  # 5 and -300 standard deviations
+    actions, kept = actor.act(lanes, actor.begin(lanes, observation), observation)
+    np.testing.assert_allclose(actions, [[5 - 0.5 * 10]], atol=1e-5)
+    np.testing.assert_allclose(kept["first"], observation)  # the moments see them as they are
 
 
 def test_observations_that_overflow_are_left_out_and_counted():

@@ -16,6 +16,9 @@ from nres.system import Theta
 
 # The variance below which a component counts as constant.
 SMALLEST_VARIANCE = 1e-8
+# The largest size of a normalised observation, in standard deviations: moments may be those of a
+# robot that stands still, and its first stumble would otherwise lead to enormous actions.
+LARGEST = 10.0
 # The entries of an actor's state that add up observations.
 _SEEN = ("count", "first", "second")
 
@@ -31,7 +34,8 @@ class Actor:
     Args:
         policy: The policy.
         observations: The number of components of an observation.
-        normalise: True to give the policy observations with mean 0 and variance 1.
+        normalise: True to give the policy observations with mean 0 and variance 1, at most 10 in
+            size.
     """
 
     policy: AnyPolicy
@@ -87,7 +91,8 @@ class Actor:
             state["count"] = state["count"] + 1
             state["first"] = state["first"] + centred
             state["second"] = state["second"] + centred**2
-            observations = centred * state["precision"]
+            xp = namespace(observations)
+            observations = xp.clip(centred * state["precision"], -LARGEST, LARGEST)
         policy: Any = self.policy
         if not self.memory:
             return policy.act(thetas, observations), state

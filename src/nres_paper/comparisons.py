@@ -11,6 +11,7 @@ from nres_paper.pes_comparisons import PES_COMPARISONS
 from nres_paper.plans import Comparison
 from nres_paper.rate_comparisons import RATE_COMPARISONS
 from nres_paper.recurrent_comparisons import RECURRENT_COMPARISONS
+from nres_paper.walking_comparisons import WALKING_COMPARISONS
 
 COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
     {
@@ -21,5 +22,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **DEFAULT_COMPARISONS,
         **PES_COMPARISONS,
         **RECURRENT_COMPARISONS,
+        **WALKING_COMPARISONS,
     }
 )

@@ -43,7 +43,7 @@ def list_known() -> None:
     for name, known in SYSTEMS.items():
         if not known.presets:
             continue
-        fields = ("workers", "window", "period", "sigma", "optimizer", "lr", "updates")
+        fields = ("workers", "window", "period", "sigma", "shaping", "optimizer", "lr", "updates")
         presets = compact_table(f"\nPresets of {name}", "method", *fields)
         for method, preset in known.presets.items():
             values = (getattr(preset, field) for field in fields)

@@ -64,6 +64,8 @@ class PolicyPool(Pool):
     horizon: int
     observations: int
     actions: int
+    shift: float
+    """The number that is subtracted from the reward of every step in training."""
 
     @property
     def policy(self) -> AnyPolicy:
@@ -82,9 +84,9 @@ class PolicyPool(Pool):
         )
         words, start = np.asarray(jax.random.key_data(keys)), np.zeros(EPISODES, np.int32)
         window = self.advance(None, thetas, words, start, self.horizon)
-        losses = np.asarray(window.loss[0], np.float64) / self.horizon
-        total = -losses * self.horizon
-        return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+        total = self.shift * window.steps[0] - np.asarray(window.loss[0], np.float64)
+        loss = -total.mean() / self.horizon
+        return {"loss": loss, "return": total.mean(), "least_return": total.min()}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]

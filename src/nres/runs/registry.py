@@ -5,6 +5,7 @@ tuned, and the seeds are those of their initial parameters.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
-from nres.systems import InfluenceBalancing, Lorenz, ToySchedule, TrainingRun
+from nres.systems import BraxEnvironment, InfluenceBalancing, Lorenz, ToySchedule, TrainingRun
 from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
 from nres.systems.learned_optimizer import (
     LearnedOptimizerSystem,
@@ -35,6 +36,7 @@ class Preset:
     window: int | None = None
     sigma: str | None = None
     period: int | None = None
+    shaping: str | None = None
     optimizer: str = "sgd"
     updates: int = 1000
 
@@ -153,6 +155,14 @@ def _swimmer(**settings: Any) -> Preset:
 def _half_cheetah(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 300, "window": 20, "sigma": "0.004", "updates": 800}
     return Preset(**(online | settings))
+
+
+def _walking(**settings: Any) -> dict[str, Preset]:
+    """Return presets of NRES and FullES that take as many steps per update."""
+    online: dict[str, Any] = {"workers": 400, "window": 50, "shaping": "scaled"} | settings
+    windows = 1000 // online["window"]
+    whole = online | {"window": None, "workers": online["workers"] // windows}
+    return {"fulles": Preset(**whole), "nres": Preset(**online)}
 
 
 def _echo(**settings: Any) -> Preset:
@@ -309,16 +319,54 @@ SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # These are not in a paper, so the user gives a sigma and a learning rate.
-    **{
-        task: KnownSystem(
-            f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
-        )
-        for task, what in (
-            ("hopper", "hop on one leg"),
-            ("walker2d", "walk in a plane"),
-            ("ant", "walk on four legs"),
-            ("humanoid", "walk on two legs"),
-        )
-    },
+    # Pilot runs of NRES chose these. `shift` is the bonus for not falling.
+    "hopper": KnownSystem(
+        "hop on one leg until it falls (MuJoCo), T = 1000",
+        _mujoco("hopper"),
+        _walking(lr="5e-3", sigma="0.05", updates=200),
+        MujocoPool,
+        {"normalise": True, "shift": 1.0},
+    ),
+    "walker2d": KnownSystem(
+        "walk in a plane until it falls (MuJoCo), T = 1000",
+        _mujoco("walker2d"),
+        _walking(lr="5e-3", sigma="0.05", updates=400),
+        MujocoPool,
+        {"normalise": True, "shift": 1.0},
+    ),
+    "ant": KnownSystem(
+        "walk on four legs until it falls (MuJoCo), T = 1000",
+        _mujoco("ant"),
+        _walking(lr="3e-3", sigma="0.03", updates=400),
+        MujocoPool,
+        {"normalise": True, "shift": 1.0},
+    ),
+    "humanoid": KnownSystem(
+        "walk on two legs until it falls (MuJoCo), T = 1000",
+        _mujoco("humanoid"),
+        _walking(lr="3e-3", sigma="0.01", updates=400),
+        MujocoPool,
+        {"normalise": True, "shift": 5.0},
+    ),
+    "brax:ant": KnownSystem(
+        "walk on four legs (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "ant"),
+        _walking(lr="5e-3", sigma="0.05", workers=1000, window=20, updates=2000),
+        BraxEnvironment,
+        {"backend": "spring", "normalise": True, "shift": 1.0},
+    ),
+    "brax:halfcheetah": KnownSystem(
+        "run on two legs in a plane (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "halfcheetah"),
+        _walking(lr="5e-3", sigma="0.05", workers=1000, window=20, updates=2000),
+        BraxEnvironment,
+        {"backend": "spring", "normalise": True},
+    ),
+    "brax:humanoid": KnownSystem(
+        "walk on two legs until it falls (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "humanoid"),
+        _walking(lr="5e-3", sigma="0.03", workers=1000, window=20, updates=2000),
+        BraxEnvironment,
+        {"backend": "spring", "normalise": True, "shift": 5.0},
+    ),
 }

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.checks import true_or_false, whole_number
+from nres.checks import positive_number, true_or_false, whole_number
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.gym.lanes import Failure, Lane, Lanes
@@ -45,6 +45,8 @@ class GymPool(PolicyPool):
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `MujocoPool`.
+        shift: A number to subtract from the reward of every step in training, for example the bonus
+            for not falling, as for `MujocoPool`.
         clip: True to clip actions to the bounds of the action space.
         processes: The number of extra processes, each of which runs whole windows of its share of
             the lanes; 0 runs all in this one. Environment and policy must then be picklable.
@@ -65,6 +67,7 @@ class GymPool(PolicyPool):
         horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
+        shift: float = 0.0,
         clip: bool = False,
         processes: int = 0,
         **options: Any,
@@ -85,6 +88,7 @@ class GymPool(PolicyPool):
         self._snapshots = snapshots_of(probe.env)
         self.can_fork = self._snapshots is not None
         self.clip = true_or_false("clip", clip)
+        self.shift = positive_number("shift", shift, zero=True)
         self.observations, self.actions = probe.observations, probe.actions
         chosen = as_policy(policy, self.observations, self.actions, variance)
         self.actor = Actor(chosen, self.observations, normalise)
@@ -99,7 +103,7 @@ class GymPool(PolicyPool):
         return (
             f"GymPool({self.name!r}, {policy!r}, horizon={self.horizon}, variance={variance}, "
             f"clip={self.clip}{', normalise=True' * self.actor.normalise}, "
-            f"options={self._make[1]})"
+            f"{f'shift={self.shift:g}, ' if self.shift else ''}options={self._make[1]})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -192,7 +196,7 @@ class GymPool(PolicyPool):
         loss, steps, observed = whole.pop("loss"), whole.pop("steps"), whole.pop("observed")
         self._serial = next(_SERIALS)
         whole["serial"] = np.full((members, workers), self._serial)
-        return Window(whole, loss, steps, observed)
+        return Window(whole, loss + self.shift * steps, steps, observed)
 
     def _serve(self, count: int) -> bool:
         """Provide environments for `count` lanes; return true if they existed before."""

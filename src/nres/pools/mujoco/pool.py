@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.checks import whole_number
+from nres.checks import positive_number, whole_number
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.mujoco.ant import Ant
@@ -49,6 +49,9 @@ class MujocoPool(PolicyPool):
         normalise: True to give the policy observations with mean 0 and variance 1. `theta` then
             has the entries `policy` and `observations`, the moments measured so far; an episode
             keeps those with which it began.
+        shift: A number to subtract from the reward of every step in training, for example the bonus
+            for not falling, so that a policy does not learn to stand still. `metrics` adds it
+            again.
         threads: The number of threads; 0 uses all processors.
 
     Raises:
@@ -74,6 +77,7 @@ class MujocoPool(PolicyPool):
         horizon: int = 1000,
         variance: float | None = None,
         normalise: bool = False,
+        shift: float = 0.0,
         threads: int = 0,
     ):
         require_mujoco()
@@ -85,6 +89,7 @@ class MujocoPool(PolicyPool):
         self.task = task
         self.model = task.model()
         self.horizon = horizon
+        self.shift = positive_number("shift", shift, zero=True)
         self.can_fork = True
         self.threads = whole_number("threads", threads, 0)
         self._batches: dict[int, SimpleNamespace] = {}
@@ -101,7 +106,8 @@ class MujocoPool(PolicyPool):
         name, version, horizon, policy, variance = self._name
         return (
             f"MujocoPool({name!r}, {policy!r}, version={version}, horizon={horizon}, "
-            f"variance={variance}{', normalise=True' * self.actor.normalise})"
+            f"variance={variance}{', normalise=True' * self.actor.normalise}"
+            f"{f', shift={self.shift:g}' if self.shift else ''})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -151,6 +157,7 @@ class MujocoPool(PolicyPool):
         # MuJoCo resets a simulation whose numbers diverge, and counts a warning.
         broken |= _troubles(f) > 0
         loss[broken] = np.nan
+        loss += self.shift * steps
 
         shape = (members, workers)
         state = {

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from nres.acting import Actor
-from nres.checks import whole_number
+from nres.checks import positive_number, whole_number
 from nres.execution import run_episodes
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.jax import JaxPool
@@ -59,6 +59,8 @@ class EnvironmentSystem(System):
     actor: Actor = eqx.field(static=True)
     actions: int = eqx.field(static=True)
     discrete: bool = eqx.field(static=True)
+    shift: float = eqx.field(static=True)
+    """The number that is subtracted from the reward of every step in training."""
     bounds: tuple[Array, Array] | None
     """The limits to which actions are clipped; `None` not to clip them."""
     _reset: Lifted
@@ -78,6 +80,7 @@ class EnvironmentSystem(System):
         horizon: int,
         variance: float | None,
         normalise: bool,
+        shift: float,
         made: Made,
     ) -> None:
         """Set all fields from an adapter.
@@ -90,6 +93,7 @@ class EnvironmentSystem(System):
             horizon: T, the number of steps in an episode.
             variance: The variance of a named policy's initial parameters.
             normalise: True to normalise observations.
+            shift: The number to subtract from every reward.
             made: The arguments with which the system can be constructed.
         """
         key = jax.eval_shape(lambda: raw_key(jax.random.key(0)))
@@ -121,6 +125,7 @@ class EnvironmentSystem(System):
         self.horizon = whole_number("horizon", horizon)
         self.actions = adapter.actions
         self.discrete = adapter.discrete
+        self.shift = positive_number("shift", shift, zero=True)
         self.bounds = adapter.bounds
         chosen = as_policy(policy, observation.size, adapter.actions, variance)
         self.actor = Actor(chosen, observation.size, normalise)
@@ -152,7 +157,7 @@ class EnvironmentSystem(System):
         result = self._step(state.environment, action, raw_key(key))
         environment, observation, reward, ended = jax.tree.map(jnp.asarray, result)
         acting = jax.tree.map(lambda x: x[0], acting)
-        return Episode(environment, observation, acting), -reward, ended
+        return Episode(environment, observation, acting), self.shift - reward, ended
 
     def action(self, output: Float[Array, " actions"]) -> Array:
         """Return the action that an output of the policy means."""
@@ -169,9 +174,10 @@ class EnvironmentSystem(System):
     def metrics(self, theta: Theta, key: Any) -> dict[str, Array]:
         """Measure the loss per step and the return of 20 unperturbed episodes."""
         keys = worker_keys(jax.random.split(key)[0], EPISODES)
-        losses, _ = run_episodes(JaxPool(self), theta, keys)
-        total = -losses * self.horizon
-        return {"loss": losses.mean(), "return": total.mean(), "least_return": total.min()}
+        losses, steps = run_episodes(JaxPool(self), theta, keys)
+        total = self.shift * steps - losses * self.horizon
+        loss = -total.mean() / self.horizon
+        return {"loss": loss, "return": total.mean(), "least_return": total.min()}
 
 
 def raw_key(key: Key[Array, ""]) -> Array:

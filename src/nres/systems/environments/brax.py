@@ -79,6 +79,8 @@ class BraxEnvironment(_Drawable):
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `nres.pools.MujocoPool`.
+        shift: A number to subtract from the reward of every step in training, for example the bonus
+            for not falling, as for `nres.pools.MujocoPool`.
         options: Keyword arguments of a named environment, for example `backend="mjx"`.
 
     Raises:
@@ -100,9 +102,15 @@ class BraxEnvironment(_Drawable):
         horizon: int = 1000,
         variance: float | None = None,
         normalise: bool = False,
+        shift: float = 0.0,
         **options: Any,
     ):
-        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {
+            "horizon": horizon,
+            "variance": variance,
+            "normalise": normalise,
+            "shift": shift,
+        }
         made = Made(env, policy, given, options)
         if isinstance(env, str):
             env = _make(env, options)
@@ -145,6 +153,7 @@ class PlaygroundEnvironment(_Drawable):
         horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
+        shift: float = 0.0,
         **options: Any,
     ):
         registry = _playground()
@@ -158,7 +167,12 @@ class PlaygroundEnvironment(_Drawable):
                 f"MuJoCo Playground has no environment {env!r}. There are "
                 f"{', '.join(sorted(registry.ALL_ENVS))}."
             )
-        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {
+            "horizon": horizon,
+            "variance": variance,
+            "normalise": normalise,
+            "shift": shift,
+        }
         made = Made(env, policy, given, options)
         config = registry.get_default_config(env)
         usual = int(options.get("episode_length", config.episode_length))

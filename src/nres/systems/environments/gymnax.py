@@ -25,6 +25,8 @@ class GymnaxEnvironment(EnvironmentSystem):
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `nres.pools.MujocoPool`.
+        shift: A number to subtract from the reward of every step in training, for example the bonus
+            for not falling, as for `nres.pools.MujocoPool`.
         params: The parameters of the environment; by default its own.
         options: Keyword arguments of a named environment.
 
@@ -47,10 +49,16 @@ class GymnaxEnvironment(EnvironmentSystem):
         horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
+        shift: float = 0.0,
         params: Any = None,
         **options: Any,
     ):
-        given: dict[str, Any] = {"horizon": horizon, "variance": variance, "normalise": normalise}
+        given: dict[str, Any] = {
+            "horizon": horizon,
+            "variance": variance,
+            "normalise": normalise,
+            "shift": shift,
+        }
         made = Made(env, policy, {**given, "params": params}, options)
         if isinstance(env, str):
             env = _make(env, options)
