@@ -43,6 +43,7 @@ def _sweep(name: str, comparison: Comparison) -> Comparison:
         runs=runs,
         claims=tuple(claims),
         seeds=comparison.seeds[: _SEEDS.get(name, 1)],
+        axis="total_steps",
         shares=name,
         remark="",
     )
