@@ -165,6 +165,16 @@ def test_a_shift_counts_in_training_and_not_in_returns():
         assert "shift" in repr(shifted)
 
 
+@pytest.mark.parametrize("robot", ["hopper", "walker2d", "ant", "humanoid"])
+def test_presets_of_robots_that_walk(robot):
+    online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
+    assert online.workers * online.window == whole.workers * 1000  # as many steps per update
+    assert online.options["normalise"]
+    assert (online.shaping, online.lr, online.sigma) == ("scaled", whole.lr, whole.sigma)
+    pool = runs.build(online).system
+    assert pool.shift == online.options.get("shift", 0.0) <= pool.task.healthy_reward
+
+
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path):
     options = ["--sigma", 0.3, "--lr", 0.1, "--workers", 4, "--window", 5, "--seed", 1]

@@ -18,6 +18,7 @@ from nres.policies import Linear
 from nres.pools import GymPool, MujocoPool
 from nres.pools.jax import as_pool
 from nres.systems import GymnaxEnvironment
+from nres.tuning.probes import Prober
 from table import mesh
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*out of date.*:DeprecationWarning")
@@ -241,6 +242,20 @@ def test_diagnosing_changes_no_moments():
     with as_users_run():
         found = nres.diagnose(estimator, system.initial_theta(KEY), KEY)
     np.testing.assert_allclose(found.smoothed_loss, found.loss, rtol=0.1)
+
+
+def test_tuning_measures_before_it_probes():
+    with as_users_run():
+        system = slope()
+        theta = system.initial_theta(KEY)
+        options = {"episodes": 200.0, "rounds": 1.0, "noise": nres.Gaussian()}
+        prober = Prober(as_pool(system), theta, KEY, callback=lambda probe: None, **options)
+        prober.search()
+    probed = sum(probe.steps.total for probe in prober.probes)
+    seen = float(prober.theta["observations"].count)
+    assert seen > 0
+    assert prober.steps.total >= probed + seen
+    jax.tree.map(np.testing.assert_array_equal, prober.theta["policy"], theta["policy"])
 
 
 def test_what_is_neither_true_nor_false_is_refused():

@@ -167,7 +167,7 @@ def tune(
         count = _updates_in(left, make(chosen)[0], theta, time_key)
         each = make(chosen)[0].most_steps
         budget = dataclasses.replace(budget, total=float(prober.steps.total + count * each.total))
-    trials = Trials(make, theta, trial_key, budget.share(TRIALS, prober.steps), report)
+    trials = Trials(make, prober.theta, trial_key, budget.share(TRIALS, prober.steps), report)
     if found is not None:
         chosen = scale(trials.search(found.place, found.before))
     steps = Steps.added([prober.steps, trials.steps])
@@ -184,7 +184,7 @@ def tune(
     return Tuned(
         estimator=estimator,
         optimizer=optax.adam(optax.cosine_decay_schedule(first, updates, last / first)),
-        theta=trials.thetas.get(chosen, theta) if trials.trials else prober.best,
+        theta=trials.thetas.get(chosen, prober.theta) if trials.trials else prober.best,
         updates=updates,
         sigma=chosen,
         rates=(first, last),

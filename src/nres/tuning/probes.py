@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nres.estimators import FullES
+from nres.estimators import Estimate, FullES
 from nres.execution import compiled
-from nres.measured import joined, learned, map_learned, measured
+from nres.measured import has_measured, joined, learned, map_learned, measured
 from nres.noise import Noise
 from nres.pools.base import Pool
 from nres.system import Theta, parameter_count, squared_norm
@@ -110,6 +110,8 @@ class Prober:
         """
         root = math.sqrt(float(squared_norm(learned(self.theta))) / self.size)
         centre = first = round(2 * math.log10(0.1 * root if root > 0 else 0.1))
+        if has_measured(self.theta):
+            self._measure(scale(centre))
         nowhere = jax.tree.map(jnp.zeros_like, learned(self.theta))
         losses, at_start = self._along(nowhere, np.zeros(1))
         before, found, seen = float(losses[0]), None, set()
@@ -145,11 +147,20 @@ class Prober:
             )
         return found
 
-    def _probe(self, centre: int, place: int) -> np.ndarray:
-        sigma = scale(centre + place)
+    def _estimate(self, sigma: float) -> Estimate:
         key = jax.random.fold_in(self.key, len(self.probes))
         estimator = FullES(self.pool, workers=self.pairs, sigma=sigma, noise=self.noise)
-        estimate = estimator.estimate(self.theta, estimator.init(self.theta, key))
+        return estimator.estimate(self.theta, estimator.init(self.theta, key))
+
+    def _measure(self, sigma: float) -> None:
+        """Measure what training would, such as moments: without it, scales would be others."""
+        estimate = self._estimate(sigma)
+        self.theta = self.best = joined(learned(self.theta), estimate.measured)
+        self.steps = Steps.added([self.steps, estimate.steps])
+
+    def _probe(self, centre: int, place: int) -> np.ndarray:
+        sigma = scale(centre + place)
+        estimate = self._estimate(sigma)
         norm = math.sqrt(float(squared_norm(estimate.grad)))
         distances = np.array([scale(centre + distance) for distance in DISTANCES])
         losses, steps = np.full(len(DISTANCES), math.inf), estimate.steps
