@@ -44,9 +44,10 @@ def list_known() -> None:
         if not known.presets:
             continue
         fields = ("workers", "window", "period", "sigma", "shaping", "optimizer", "lr", "updates")
-        presets = compact_table(f"\nPresets of {name}", "method", *fields)
+        used = [f for f in fields if any(getattr(p, f) is not None for p in known.presets.values())]
+        presets = compact_table(f"\nPresets of {name}", "method", *used)
         for method, preset in known.presets.items():
-            values = (getattr(preset, field) for field in fields)
+            values = (getattr(preset, field) for field in used)
             presets.add_row(method, *("–" if v is None else str(v) for v in values))
         console.print(presets)
 
