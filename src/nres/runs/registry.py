@@ -157,12 +157,13 @@ def _half_cheetah(**settings: Any) -> Preset:
     return Preset(**(online | settings))
 
 
-def _walking(**settings: Any) -> dict[str, Preset]:
+def _walking(updates: int) -> dict[str, Preset]:
     """Return presets of NRES and FullES that take as many steps per update."""
-    online: dict[str, Any] = {"workers": 400, "window": 50, "shaping": "scaled"} | settings
-    windows = 1000 // online["window"]
-    whole = online | {"window": None, "workers": online["workers"] // windows}
-    return {"fulles": Preset(**whole), "nres": Preset(**online)}
+    both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "shaping": "scaled", "updates": updates}
+    return {
+        "fulles": Preset(workers=20, **both),
+        "nres": Preset(workers=1000, window=20, **both),
+    }
 
 
 def _echo(**settings: Any) -> Preset:
@@ -320,24 +321,17 @@ SYSTEMS: dict[str, KnownSystem] = {
         RidgePenalty,
     ),
     # Pilot runs of NRES chose these. `shift` is the bonus for not falling.
-    "hopper": KnownSystem(
-        "hop on one leg until it falls (MuJoCo), T = 1000",
-        _mujoco("hopper"),
-        _walking(lr="cosine:5e-3:5e-4", sigma="0.05", updates=150),
-        MujocoPool,
-        {"normalise": True, "shift": 1.0},
-    ),
     "brax:ant": KnownSystem(
         "walk on four legs (Brax), T = 1000",
         functools.partial(BraxEnvironment, "ant"),
-        _walking(lr="5e-3", sigma="0.05", workers=1000, window=20, updates=600),
+        _walking(600),
         BraxEnvironment,
         {"backend": "generalized", "normalise": True, "shift": 1.0},
     ),
     "brax:halfcheetah": KnownSystem(
         "run on two legs in a plane (Brax), T = 1000",
         functools.partial(BraxEnvironment, "halfcheetah"),
-        _walking(lr="5e-3", sigma="0.05", workers=1000, window=20, updates=1000),
+        _walking(1000),
         BraxEnvironment,
         {"backend": "spring", "normalise": True},
     ),
@@ -347,6 +341,7 @@ SYSTEMS: dict[str, KnownSystem] = {
             f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
         )
         for task, what in (
+            ("hopper", "hop on one leg"),
             ("walker2d", "walk in a plane"),
             ("ant", "walk on four legs"),
             ("humanoid", "walk on two legs"),
