@@ -1,5 +1,7 @@
 """Learned optimizers: systems in which an optimizer with parameters trains a model."""
 
+from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP as AdafactorMLP
+from nres.systems.learned_optimizer.celo2 import Celo2 as Celo2
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer
 from nres.systems.learned_optimizer.export import save_optimizer as save_optimizer

@@ -11,6 +11,8 @@ import optax
 
 from nres.files import replacing
 from nres.system import Theta
+from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP
+from nres.systems.learned_optimizer.celo2 import Celo2
 from nres.systems.learned_optimizer.optimizers import (
     SGD,
     Adam,
@@ -21,7 +23,8 @@ from nres.systems.learned_optimizer.optimizers import (
 from nres.weights import Archive, WeightsError, named_arrays
 
 # Optimizers that a file can name. The reader passes any other, because a file never brings code.
-KINDS = {kind.__name__: kind for kind in (PerParameterMLP, SGD, Momentum, Adam)}
+_KINDS = (PerParameterMLP, AdafactorMLP, Celo2, SGD, Momentum, Adam)
+KINDS = {kind.__name__: kind for kind in _KINDS}
 FORMAT = 1
 # The maximal size of an optimizer's description, in bytes.
 LARGEST_DESCRIPTION = 1_000_000

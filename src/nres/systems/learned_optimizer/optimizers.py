@@ -233,7 +233,7 @@ class PerParameterMLP(LearnableOptimizer):
     @property
     def network(self) -> Network:
         """The shape of the network, and the layout of its weights in `theta`."""
-        return Network((ROWS + len(_TIMES), *[self.width] * self.depth, 2))
+        return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
 
     def initial_theta(self, key: Key[Array, ""]) -> Float[Array, " d"]:
         network, theta = self.network, []
@@ -249,7 +249,7 @@ class PerParameterMLP(LearnableOptimizer):
     def update(self, theta, grads, state, params, t):
         leaves, structure = jax.tree.flatten(params)
         tensors = tuple(leaf.size for leaf in leaves)
-        time = jnp.tanh(t.astype(theta.dtype) / jnp.asarray(_TIMES, theta.dtype) - 1)
+        time = jnp.tanh(t.astype(theta.dtype) / jnp.asarray(TIMES, theta.dtype) - 1)
         inputs = Inputs(time, _joined(jax.tree.leaves(grads)), _joined(leaves), state)
         change, state = network_step(self.network, tensors, theta, inputs)
         parts = jnp.split(change, np.cumsum(tensors)[:-1])
@@ -260,7 +260,7 @@ class PerParameterMLP(LearnableOptimizer):
         return jax.tree.unflatten(structure, updates), state
 
 
-_TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
+TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
 
 
 def _joined(leaves: list[Array]) -> Float[Array, " size"]:

@@ -1,0 +1,122 @@
+"""`AdafactorMLP`: the small network that PES was first used to train."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from nres.checks import positive_number, whole_number
+from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
+from nres.systems.learned_optimizer.dense import initial_weight
+from nres.systems.learned_optimizer.optimizers import TIMES, LearnableOptimizer, Params
+
+MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.999
+INPUTS = 28
+
+
+class AdafactorMLP(LearnableOptimizer):
+    r"""A small network per parameter, with running averages as Adafactor has them, and its decays.
+
+    Its inputs are the gradient g, the parameter p, three momenta m, the second moment v,
+    $m/\sqrt v$, $1/\sqrt v$, and for three decays the gradient and the momenta scaled by factored
+    second moments, the factors themselves and their inverse roots: 28 numbers, each divided by its
+    root mean square over the tensor. Further inputs are eleven values $\tanh(t/s - 1)$ of the step.
+    The outputs a, b give the step $p \leftarrow p - k\, a\, e^{0.001 b}$.
+
+    `theta` also holds one number $\vartheta$ per decay, which is
+    $1 - (1 - \beta_0)\, e^{10 \vartheta}$ and starts at $\beta_0$.
+
+    Raises:
+        ValueError: If `width` or `step` is not positive.
+
+    Example:
+        ```python
+        system = learned_optimizer.LearnedOptimizerSystem(
+            optimizer=learned_optimizer.AdafactorMLP(), sequence="random"
+        )
+        ```
+
+    Reference:
+        Metz et al., *Practical tradeoffs between memory, compute, and performance in learned
+        optimizers*, CoLLAs 2022 (`small_fc_lopt`).
+    """
+
+    width: int = eqx.field(static=True, default=4)
+    """The width of the two hidden layers; 4 has 197 parameters in all, and 32 has 2,409."""
+    step: float = eqx.field(static=True, default=0.001)
+    """The factor k of every step."""
+
+    def __check_init__(self):
+        whole_number("width", self.width)
+        positive_number("step", self.step)
+
+    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
+        sizes = (INPUTS + len(TIMES), self.width, self.width, 2)
+        decays = {
+            name: jnp.zeros(n) for name, n in (("momenta", 3), ("second", 1), ("factored", 3))
+        }
+        return initial_layers(key, sizes) | decays
+
+    def init(self, params: Params) -> list[Averages]:
+        return [Averages.zeros(p, len(MOMENTA)) for p in jax.tree.leaves(params)]
+
+    def update(self, theta, grads, state, params, t):
+        decays = Decays(
+            _decay(theta["momenta"], MOMENTA),
+            jnp.clip(_decay(theta["second"], (SECOND,)), 0, 1)[0],
+            jnp.clip(_decay(theta["factored"], MOMENTA), 0, 1),
+        )
+        leaves, structure = jax.tree.flatten(params)
+        updates, averages = [], []
+        for g, p, old in zip(jax.tree.leaves(grads), leaves, state, strict=True):
+            new = old.updated(g, decays)
+            inputs = jnp.stack([normalised(x, 1e-5) for x in _inputs(g, p, new)], -1)
+            time = jnp.tanh(t.astype(p.dtype) / jnp.asarray(TIMES, p.dtype) - 1)
+            time = jnp.broadcast_to(time, (*p.shape, len(TIMES)))
+            output = apply_layers(theta, jnp.concatenate([inputs, time], -1))
+            updates.append(-self.step * output[..., 0] * jnp.exp(0.001 * output[..., 1]))
+            averages.append(new)
+        return jax.tree.unflatten(structure, updates), averages
+
+
+def _decay(theta: Array, first: tuple[float, ...]) -> Array:
+    return 1 - (1 - jnp.asarray(first, theta.dtype)) * jnp.exp(10 * theta)
+
+
+def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]:
+    """Return the inputs of the network that are not of the time, each of the tensor's shape."""
+    m, root = averages.momenta, jax.lax.rsqrt(averages.second + 1e-6)
+    scales, rows = averages.scales(), averages.rows
+    # A tensor with one axis has one kind of second moment, and it takes both places.
+    columns = averages.columns if p.ndim > 1 else rows
+    scaled = m * (scales if p.ndim > 1 else jax.lax.rsqrt(rows + 1e-6))
+    groups: list[Any] = [
+        (g, p, *m, averages.second, *(m * root[None]), root, *(g[None] * scales), *rows, *columns),
+        (*jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8), *scaled),
+    ]
+    return [jnp.broadcast_to(x, p.shape) for group in groups for x in group]
+
+
+def initial_layers(key: Key[Array, ""], sizes: tuple[int, ...]) -> dict[str, Array]:
+    """Draw the weights of a network, named `w0`, `b0`, `w1` and so on; biases are zero."""
+    layers = {}
+    for i, (k, inputs, outputs) in enumerate(
+        zip(jax.random.split(key, len(sizes) - 1), sizes, sizes[1:], strict=False)
+    ):
+        layers[f"w{i}"] = initial_weight(k, (inputs, outputs), inputs)
+        layers[f"b{i}"] = jnp.zeros(outputs)
+    return layers
+
+
+def apply_layers(
+    theta: dict[str, Array], x: Float[Array, "... inputs"]
+) -> Float[Array, "... outputs"]:
+    """Apply a network of three layers with ReLU between them."""
+    rows = x.reshape(-1, x.shape[-1])
+    for i in range(3):
+        weight, bias = (theta[f"{name}{i}"].astype(x.dtype) for name in "wb")
+        rows = rows @ weight + bias[None]
+        rows = jax.nn.relu(rows) if i < 2 else rows
+    return rows.reshape(*x.shape[:-1], -1)

@@ -1,0 +1,117 @@
+"""`Celo2`: a network per parameter whose steps are orthogonal matrices of size one."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from nres.checks import positive_number, true_or_false
+from nres.systems.learned_optimizer.adafactor_mlp import apply_layers, initial_layers
+from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
+from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, Params
+
+MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.95
+INPUTS = 30
+LARGEST_GRADIENT = 1000.0
+EPS = 1e-9
+# The rate of biases, which Adam trains, relative to that of matrices.
+BIAS_RATE = 20.0
+# Coefficients of the polynomial whose iterates approach an orthogonal matrix.
+NEWTON_SCHULZ, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+
+
+class Celo2(LearnableOptimizer):
+    r"""A network of 347 weights that knows neither step nor loss, with steps of root mean square 1.
+
+    Its 30 inputs are those of `AdafactorMLP` without the time, and the gradient clipped and scaled.
+    Each is divided by its root mean square over the last two axes; earlier axes are a batch. The
+    first output u becomes nearly orthogonal by five Newton-Schulz iterations, and is scaled to root
+    mean square 1. A step is $p \leftarrow p - \eta\,(u + \lambda p)$. Tensors with one axis are
+    trained by Adam without bias correction, at $20\,\eta$.
+
+    The user brings the rate and its schedule: for optax, construct it with `lr=1.0`, and chain
+    `as_optax` with `optax.scale_by_schedule`.
+
+    Raises:
+        ValueError: If `lr` is not positive, or `weight_decay` is negative.
+
+    Example:
+        ```python
+        optimizer = learned_optimizer.Celo2(lr=1e-3)
+        theta = optimizer.initial_theta(jax.random.key(0))      # 347 numbers
+        ```
+
+    Reference:
+        Moudgil et al., *Celo2: towards learned optimization free lunch*, 2026.
+    """
+
+    lr: float = eqx.field(static=True, default=0.001)
+    r"""The rate $\eta$."""
+    weight_decay: float = eqx.field(static=True, default=0.0)
+    r"""The factor $\lambda$ of the decay of weights."""
+    base: bool = eqx.field(static=True, default=False)
+    """True for the variant *Celo2-base*: the network trains all tensors, and no step is made
+    orthogonal."""
+
+    def __check_init__(self):
+        positive_number("lr", self.lr)
+        positive_number("weight_decay", self.weight_decay, zero=True)
+        true_or_false("base", self.base)
+
+    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
+        return initial_layers(key, (INPUTS, 8, 8, 3))
+
+    def init(self, params: Params) -> list[Averages]:
+        return [Averages.zeros(p, len(MOMENTA)) for p in jax.tree.leaves(params)]
+
+    def update(self, theta, grads, state, params, t):
+        leaves, structure = jax.tree.flatten(params)
+        updates, averages = [], []
+        for g, p, old in zip(jax.tree.leaves(grads), leaves, state, strict=True):
+            g = jnp.clip(g, -LARGEST_GRADIENT, LARGEST_GRADIENT)
+            betas = jnp.asarray(MOMENTA, p.dtype)
+            new = old.updated(g, Decays(betas, jnp.asarray(SECOND, p.dtype), betas))
+            step = self.lr * (self._direction(theta, g, p, new) + self.weight_decay * p)
+            updates.append(-step)
+            averages.append(new)
+        return jax.tree.unflatten(structure, updates), averages
+
+    def _direction(self, theta, g, p, averages: Averages) -> Array:
+        if p.ndim < 2 and not self.base:
+            return BIAS_RATE * averages.momenta[0] * jax.lax.rsqrt(averages.second + 1e-8)
+        inputs = jnp.stack(_inputs(g, p, averages), -1)
+        # A tensor with one axis has neither rows nor columns, whose inputs are the last.
+        used = {**theta, "w0": theta["w0"][: inputs.shape[-1]]}
+        u = apply_layers(used, inputs)[..., 0]
+        if not self.base:
+            u = nearly_orthogonal(u)
+        return normalised(u, EPS, _last_two(u))
+
+
+def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]:
+    """Return the inputs of the network, each of the tensor's shape."""
+    m, root, scales = averages.momenta, jax.lax.rsqrt(averages.second + 1e-8), averages.scales()
+    inputs = [g, jnp.clip(g, -0.1, 0.1), p, *m, averages.second, *(m * root[None]), root]
+    inputs += [*(g[None] * scales), g * root]
+    if p.ndim > 1:
+        rows, columns = averages.rows, averages.columns
+        inputs += [*rows, *columns, *jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8)]
+        inputs += [*(m * scales)]
+    wide = [jnp.broadcast_to(x, p.shape) for x in inputs]
+    return [normalised(x, EPS, _last_two(p)) for x in wide]
+
+
+def _last_two(x: Array) -> tuple[int, ...]:
+    return tuple(range(-min(x.ndim, 2), 0))
+
+
+def nearly_orthogonal(x: Float[Array, "... n m"]) -> Float[Array, "... n m"]:
+    """Make the singular values of matrices nearly equal, by five Newton-Schulz iterations."""
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
+    x = x / (jnp.sqrt(jnp.sum(x**2, (-2, -1), keepdims=True)) + 1e-8)
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if tall else x
