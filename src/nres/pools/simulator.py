@@ -84,9 +84,10 @@ class PolicyPool(Pool):
         )
         words, start = np.asarray(jax.random.key_data(keys)), np.zeros(EPISODES, np.int32)
         window = self.advance(None, thetas, words, start, self.horizon)
-        total = self.shift * window.steps[0] - np.asarray(window.loss[0], np.float64)
-        loss = -total.mean() / self.horizon
-        return {"loss": loss, "return": total.mean(), "least_return": total.min()}
+        loss, steps = (np.asarray(x[0], np.float64) for x in (window.loss, window.steps))
+        total = self.shift * steps - loss
+        mean = float(total.mean())
+        return {"loss": -mean / self.horizon, "return": mean, "least_return": float(total.min())}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
