@@ -1,6 +1,6 @@
 """Environment steps per second in JAX: updates of NRES, and a bare rollout of the same lanes.
 
-python benchmarks/environments.py [--quick] [--out FOLDER] [--workers N]
+python benchmarks/environments.py [--quick] [--out FOLDER]
 
 *Bare* is one compiled function that unrolls as many environments for as many steps, with a linear
 policy whose parameters differ among lanes, and nothing else: no noise, no early ends, no resets,
@@ -22,14 +22,12 @@ from nres.files import write_json
 from run import machine, show_rows
 
 WINDOW = 20
-# Updates per call: a call takes some milliseconds before the first.
-UPDATES = 100
 
 
 def brax(name: str) -> tuple[Any, Callable, Callable]:
     from brax import envs
 
-    env = envs.get_environment(name, backend="mjx")
+    env = envs.get_environment(name, backend="spring")
     return (
         nres.systems.BraxEnvironment(env, horizon=200),
         lambda key: (state := env.reset(key), state.obs),
@@ -54,9 +52,11 @@ def gymnax(name: str) -> tuple[Any, Callable, Callable]:
     return system, reset, step
 
 
-ENVIRONMENTS: dict[str, Callable[[], tuple[Any, Callable, Callable]]] = {
-    "gymnax:Pendulum-v1": lambda: gymnax("Pendulum-v1"),
-    "brax:halfcheetah": lambda: brax("halfcheetah"),
+# Environments, with workers on a CPU, workers on a GPU, and updates per call: a call takes some
+# milliseconds before the first.
+ENVIRONMENTS: dict[str, tuple[Callable[[], tuple[Any, Callable, Callable]], int, int, int]] = {
+    "gymnax:Pendulum-v1": (lambda: gymnax("Pendulum-v1"), 1000, 4000, 100),
+    "brax:halfcheetah": (lambda: brax("halfcheetah"), 20, 4000, 5),
 }
 
 
@@ -83,25 +83,26 @@ def seconds(function: Callable[[], Any], repeats: int) -> float:
     return (time.perf_counter() - began) / repeats
 
 
-def run(workers: int, quick: bool = False, rounds: int = 5) -> list[dict]:
+def run(quick: bool = False, rounds: int = 5) -> list[dict]:
     """Measure both in turn, and keep the best of several rounds for each."""
     rows = []
-    for name, make in list(ENVIRONMENTS.items())[: 1 if quick else None]:
+    for name, (make, few, many, count) in list(ENVIRONMENTS.items())[: 1 if quick else None]:
+        workers = few if jax.default_backend() == "cpu" else many
         system, reset, step = make()
         estimator = nres.NRES(system, workers=workers, window=WINDOW, sigma=0.1)
         theta, key = system.initial_theta(jax.random.key(0)), jax.random.key(1)
-        state = nres.train(estimator, optax.sgd(1e-9), theta, updates=UPDATES, key=key).state
+        state = nres.train(estimator, optax.sgd(1e-9), theta, updates=count, key=key).state
         floor = bare(system, reset, step, 2 * workers)
 
-        def updates(state=state, estimator=estimator, theta=theta):
-            nres.train(estimator, optax.sgd(1e-9), theta, updates=UPDATES, state=state)
+        def updates(state=state, estimator=estimator, theta=theta, count=count):
+            nres.train(estimator, optax.sgd(1e-9), theta, updates=count, state=state)
 
         updates()
         best = {"nres": 0.0, "bare": 0.0}
         steps = 2 * workers * WINDOW
         for _ in range(1 if quick else rounds):
-            best["nres"] = max(best["nres"], UPDATES * steps / seconds(updates, 1))
-            best["bare"] = max(best["bare"], steps / seconds(floor, UPDATES))
+            best["nres"] = max(best["nres"], count * steps / seconds(updates, 1))
+            best["bare"] = max(best["bare"], steps / seconds(floor, count))
         rows.append(
             {"environment": name, "workers": workers, "window": WINDOW}
             | {f"{who}_steps_per_second": speed for who, speed in best.items()}
@@ -113,12 +114,11 @@ def run(workers: int, quick: bool = False, rounds: int = 5) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument("--workers", type=int, default=1000, help="The number of workers.")
     parser.add_argument(
         "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
     )
     arguments = parser.parse_args()
-    rows = run(arguments.workers, arguments.quick)
+    rows = run(arguments.quick)
     show_rows("Environment steps per second", rows)
     file = arguments.out / f"environments_{jax.default_backend()}.json"
     write_json(file, {"machine": machine(), "environments": rows})
