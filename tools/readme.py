@@ -217,6 +217,18 @@ def simulators() -> str:
     return table(heading, rows)
 
 
+def environments() -> str:
+    rows = [
+        [
+            f"{row['environment']}, N = {row['workers']:,}, W = {row['window']}",
+            *(f"{row[f'{who}_steps_per_second']:,.0f}" for who in ("nres", "bare")),
+            f"{row['of_bare']:.2f}",
+        ]
+        for row in load("bench/environments_cpu.json")["environments"]
+    ]
+    return table(["", "nres", "bare rollout", "nres / bare"], rows)
+
+
 def startup() -> str:
     return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
 
@@ -380,6 +392,7 @@ PARTS = (
     demo,
     early_end,
     simulators,
+    environments,
     learned,
     tuned_optimizers,
     learned_speed,
