@@ -6,8 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+import nres
 from helpers import raises_naming
 from nres.systems import learned_optimizer as lo
+from small_tasks import small_task
 
 KEY = jax.random.key(2)
 BETAS = (0.9, 0.99, 0.999)
@@ -96,7 +98,7 @@ def adafactor_mlp(theta, p, gradients):
 
 def over_the_last_two(x, eps=1e-9):
     axes = tuple(range(x.ndim))[-2:]
-    return x * (eps + np.mean(x**2, axes, keepdims=True)) ** -0.5 if axes else x / abs(x)
+    return x * (eps + np.mean(x**2, axes, keepdims=True)) ** -0.5
 
 
 def newton_schulz(matrix):
@@ -151,23 +153,27 @@ def test_three_steps_are_those_of_the_definition(name, x64):
     rng = np.random.default_rng(5)
     # Decays and biases that are not at their initial values.
     theta = jax.tree.map(lambda x: x + 0.02 * rng.normal(size=x.shape), theta)
+    if name == "AdafactorMLP":  # decays beyond 0, which only those of momenta may be
+        theta |= {k: theta[k].at[0].set(0.3) for k in ("momenta", "second", "factored")}
     params = [rng.normal(size=shape) for shape in SHAPES]
     steps = [[rng.normal(size=shape) for shape in SHAPES] for _ in range(3)]
-    steps[1][0][0, 0] = 3000.0  # beyond the bound of Celo2
+    for step in steps:  # no gradients, and tiny ones
+        step[0][0], step[1][:, 1] = 0.0, 1e-6 * step[1][:, 1]
+    steps[1][0][1, 0] = 3000.0  # beyond the bound of Celo2
 
     @jax.jit
-    def step(params, grads, state, t):
+    def train(params, grads, state, t):
         updates, state = optimizer.update(theta, grads, state, params, t)
         return optax.apply_updates(params, updates), state
 
     got = jax.tree.map(jnp.asarray, params)
     state = optimizer.init(got)
     for t, grads in enumerate(steps):
-        got, state = step(got, jax.tree.map(jnp.asarray, grads), state, jnp.asarray(t))
+        got, state = train(got, jax.tree.map(jnp.asarray, grads), state, jnp.asarray(t))
     for i, p in enumerate(params):
         expected = transcribed(theta, p, [grads[i] for grads in steps])
         assert np.abs(expected - p).max() > 1e-4
-        np.testing.assert_allclose(got[i], expected, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(got[i] - p, expected - p, rtol=1e-7, atol=1e-12)
 
 
 def test_numbers_of_parameters():
@@ -190,6 +196,21 @@ def test_steps_of_celo2_have_size_one_and_files_keep_it(tmp_path):
     )
     updates, _ = used.update(grads, used.init(params), params)
     np.testing.assert_allclose(jnp.mean(updates["w"] ** 2), 1.0, rtol=1e-4)
+    saved = optimizer.as_optax(theta)
+    expected, _ = saved.update(grads, saved.init(params), params)
+    jax.tree.map(np.testing.assert_array_equal, updates, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [lo.AdafactorMLP(), lo.Celo2(), lo.Celo2(base=True)])
+def test_they_train_in_a_system(optimizer):
+    system = lo.LearnedOptimizerSystem(small_task(), optimizer, horizon=6)
+    theta = system.initial_theta(KEY)
+    estimator = nres.NRES(system, workers=4, window=2, sigma=0.01)
+    result = nres.train(estimator, optax.sgd(0.1), theta, updates=3, key=KEY)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.theta))
+    moved = jax.tree.map(lambda x, y: bool((x != y).any()), theta, result.theta)
+    assert any(jax.tree.leaves(moved))
 
 
 @pytest.mark.parametrize(

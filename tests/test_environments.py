@@ -142,7 +142,7 @@ def test_brax_against_its_own_steps_until_it_falls():
 
 
 def _walkers(**options):
-    """Return environments that end early, of every kind."""
+    """Return environments that end early, of three kinds."""
     horizon = {"horizon": 60, "variance": 4.0}
     return (
         nres.pools.MujocoPool("hopper", **horizon, **options),
@@ -165,13 +165,17 @@ def test_a_shift_counts_in_training_and_not_in_returns():
         assert "shift" in repr(shifted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robot", ["brax:ant", "brax:halfcheetah"])
 def test_presets_of_robots_that_walk(robot):
-    known = runs.SYSTEMS[robot]
-    online, whole = known.presets["nres"], known.presets["fulles"]
+    online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
     assert online.workers * online.window == whole.workers * 1000  # as many steps per update
     assert (online.shaping, online.lr, online.sigma) == ("scaled", whole.lr, whole.sigma)
-    assert known.options["normalise"]
+    small = {"options": {"horizon": 4}, "workers": 2, "window": 2}
+    components = runs.build(runs.resolve(robot, "nres", **small))
+    assert components.system.actor.normalise
+    assert components.system.shift == runs.SYSTEMS[robot].options.get("shift", 0.0)
+    assert runs.resolve(robot, "nres", options={"shift": 0.5}).options["shift"] == 0.5
 
 
 @pytest.mark.slow
@@ -219,6 +223,9 @@ class Nameless:
         (lambda: GymnaxEnvironment("Pendulum"), ValueError, ["Pendulum", "Pendulum-v1"]),
         (lambda: GymnaxEnvironment("Pendulum-v1", horizon=900), ValueError, [200, 900]),
         (lambda: GymnaxEnvironment("Pendulum-v1", horizon=0), ValueError, ["horizon"]),
+        (lambda: GymnaxEnvironment("Pendulum-v1", shift=-1.0), ValueError, ["shift"]),
+        (lambda: nres.pools.MujocoPool("hopper", shift=-1.0), ValueError, ["shift"]),
+        (lambda: nres.pools.GymPool("CartPole-v1", shift=-1.0), ValueError, ["shift"]),
         (lambda: BraxEnvironment("hexapod"), ValueError, ["hexapod", "ant"]),
         (lambda: BraxEnvironment(wrapped()), ValueError, ["AutoResetWrapper"]),
         (lambda: BraxEnvironment(Nameless()), ValueError, ["Nameless", "step"]),

@@ -70,7 +70,7 @@ class Actor:
         if self.normalise:
             moments = thetas["observations"]
             count = xp.asarray(moments.count, like.dtype)[:, None]
-            known = count > 1  # before, observations stay as they are
+            known = count > 1  # before, observations are only clipped
             variance = xp.where(known, moments.square / xp.maximum(count, 1), 1)
             # A component that never varied stays in its own unit.
             variance = xp.where(variance > SMALLEST_VARIANCE, variance, 1)

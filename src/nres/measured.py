@@ -51,7 +51,7 @@ class Moments(Measured):
 
     @classmethod
     def empty(cls, size: int) -> "Moments":
-        """Return the moments of no observations, which leave observations as they are."""
+        """Return the moments of no observations, with which observations are not scaled."""
         return cls(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
 
     def updated(self, observed: PyTree) -> "Moments":

@@ -167,6 +167,8 @@ class Never:
 
 
 STEPS = "total_steps"
+# The number of seeds from which on it counts as established that a method does not arrive.
+ENOUGH = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +196,9 @@ class Reaches:
         if there < len(steps):
             end = number(min(ranking.ends(self.name, self.axis)))
             text = f"{there} of {len(steps)} seeds reach the level in {end}"
-            return text, DIFFERS if there > len(steps) / 2 else FAILS
+            if there > len(steps) / 2:
+                return text, DIFFERS
+            return text, FAILS if len(steps) >= ENOUGH else UNKNOWN
         if self.paper is None:
             return mean(steps), HOLDS
         factor = float(np.mean(steps)) / self.paper

@@ -61,8 +61,7 @@ RECURRENT_COMPARISONS: Mapping[str, Comparison] = {
         top=1.0,
         remark=_TRIED + "The loss of guessing is 0.69. A window of 20 steps is longer than the "
         "lag, and then truncated backpropagation should be the fastest. RTRL has 3 workers, since "
-        "each of its steps costs as much as 3,426 plain ones. The methods ran at the same time on "
-        "one GPU, so seconds are rough.",
+        "each of its steps costs as much as 3,426 plain ones.",
         **_RECURRENT,
     ),
     "rnn-characters": Comparison(

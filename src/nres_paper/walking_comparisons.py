@@ -2,7 +2,7 @@
 
 The levels are those at which Mania, Guy and Recht, *Simple random search of static linear policies
 is competitive for reinforcement learning* (NeurIPS 2018), call the robots of the same names in
-gymnasium solved; their physics is another.
+gymnasium solved; Brax simulates them differently.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,8 @@ _BRAX: dict[str, Any] = {
     "smooth": 1,
     "scale": -1000.0,
     "shown": "return",
-    "remark": "Both methods take as many steps per update. An update of FullES takes 50 times as "
-    "many steps in sequence, so its runs make fewer updates. All runs were made at the same time "
-    "on one GPU.",
+    "remark": "Both methods take as many steps per update, but FullES takes up to 50 times as many "
+    "of them in sequence, so its runs make fewer updates.",
 }
 
 
@@ -38,16 +37,14 @@ def _fulles(updates: int, every: int, **changes: Any) -> PlannedRun:
 
 WALKING_COMPARISONS: Mapping[str, Comparison] = {
     "walk-brax-ant": Comparison(
-        claim="A linear policy solves Ant in Brax within ten minutes on one GPU with NRES, sooner "
-        "than with FullES.",
+        claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
         system="brax:ant",
         runs={"NRES": _nres(600, 30), "FullES": _fulles(24, 1, seeds=1)},
         level=-3.58,
         **_BRAX,
     ),
     "walk-brax-halfcheetah": Comparison(
-        claim="A linear policy solves HalfCheetah in Brax within ten minutes on one GPU with NRES, "
-        "sooner than with FullES.",
+        claim="A linear policy solves HalfCheetah in Brax with NRES, sooner than with FullES.",
         system="brax:halfcheetah",
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,

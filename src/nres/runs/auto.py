@@ -27,7 +27,7 @@ ADAMS = ("adam", "adamw", "nadam", "adam_root")
 # The updates of the default budget, for a system and a method without a preset.
 UPDATES = 1000
 # The settings that do not depend on trials.
-USUAL = {"optimizer": "adam", "noise": "orthogonal"}
+USUAL = {"optimizer": "adam", "noise": "orthogonal", "shaping": "none"}
 BUDGETS = ("total_steps", "sequential_steps", "seconds")
 
 

@@ -97,7 +97,8 @@ class Prober:
         repeats = max(1, (self.pairs - 4) // 4)
         self.keys = worker_keys(along, repeats)
         each = len(SIGMAS) * (2 * self.pairs + repeats * len(DISTANCES))
-        self.rounds = int(max(1, min(ROUNDS, episodes / each, rounds)))
+        before = 2 * self.pairs if has_measured(theta) else 0
+        self.rounds = int(max(1, min(ROUNDS, (episodes - before) / each, rounds)))
         self.probes: list[Probe] = []
         self.steps = Steps(0, 0)
         """The number of steps of all probes; those of one round do not wait for each other."""
@@ -147,20 +148,20 @@ class Prober:
             )
         return found
 
-    def _estimate(self, sigma: float) -> Estimate:
-        key = jax.random.fold_in(self.key, len(self.probes))
+    def _estimate(self, sigma: float, key: Array) -> Estimate:
         estimator = FullES(self.pool, workers=self.pairs, sigma=sigma, noise=self.noise)
         return estimator.estimate(self.theta, estimator.init(self.theta, key))
 
     def _measure(self, sigma: float) -> None:
-        """Measure what training would, such as moments: without it, scales would be others."""
-        estimate = self._estimate(sigma)
+        """Measure the moments of observations, because the scale of theta depends on them."""
+        key = jax.random.fold_in(self.key, ROUNDS * len(SIGMAS))  # of no probe
+        estimate = self._estimate(sigma, key)
         self.theta = self.best = joined(learned(self.theta), estimate.measured)
         self.steps = Steps.added([self.steps, estimate.steps])
 
     def _probe(self, centre: int, place: int) -> np.ndarray:
         sigma = scale(centre + place)
-        estimate = self._estimate(sigma)
+        estimate = self._estimate(sigma, jax.random.fold_in(self.key, len(self.probes)))
         norm = math.sqrt(float(squared_norm(estimate.grad)))
         distances = np.array([scale(centre + distance) for distance in DISTANCES])
         losses, steps = np.full(len(DISTANCES), math.inf), estimate.steps

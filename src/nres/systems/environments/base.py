@@ -157,7 +157,9 @@ class EnvironmentSystem(System):
         result = self._step(state.environment, action, raw_key(key))
         environment, observation, reward, ended = jax.tree.map(jnp.asarray, result)
         acting = jax.tree.map(lambda x: x[0], acting)
-        return Episode(environment, observation, acting), self.shift - reward, ended
+        # Without a shift, runs of earlier versions compute the same.
+        loss = self.shift - reward if self.shift else -reward
+        return Episode(environment, observation, acting), loss, ended
 
     def action(self, output: Float[Array, " actions"]) -> Array:
         """Return the action that an output of the policy means."""
@@ -175,7 +177,7 @@ class EnvironmentSystem(System):
         """Measure the loss per step and the return of 20 unperturbed episodes."""
         keys = worker_keys(jax.random.split(key)[0], EPISODES)
         losses, steps = run_episodes(JaxPool(self), theta, keys)
-        total = self.shift * steps - losses * self.horizon
+        total = self.shift * steps.astype(losses.dtype) - losses * self.horizon
         loss = -total.mean() / self.horizon
         return {"loss": loss, "return": total.mean(), "least_return": total.min()}
 

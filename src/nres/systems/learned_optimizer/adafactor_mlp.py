@@ -1,4 +1,4 @@
-"""`AdafactorMLP`: the small network that PES was first used to train."""
+"""`AdafactorMLP`: a small network per parameter, with the averages of Adafactor as inputs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from nres.checks import positive_number, whole_number
 from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
-from nres.systems.learned_optimizer.dense import initial_weight
+from nres.systems.learned_optimizer.layers import apply_layers, initial_layers
 from nres.systems.learned_optimizer.optimizers import TIMES, LearnableOptimizer, Params
 
 MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.999
@@ -97,26 +97,3 @@ def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]
         (*jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8), *scaled),
     ]
     return [jnp.broadcast_to(x, p.shape) for group in groups for x in group]
-
-
-def initial_layers(key: Key[Array, ""], sizes: tuple[int, ...]) -> dict[str, Array]:
-    """Draw the weights of a network, named `w0`, `b0`, `w1` and so on; biases are zero."""
-    layers = {}
-    for i, (k, inputs, outputs) in enumerate(
-        zip(jax.random.split(key, len(sizes) - 1), sizes, sizes[1:], strict=False)
-    ):
-        layers[f"w{i}"] = initial_weight(k, (inputs, outputs), inputs)
-        layers[f"b{i}"] = jnp.zeros(outputs)
-    return layers
-
-
-def apply_layers(
-    theta: dict[str, Array], x: Float[Array, "... inputs"]
-) -> Float[Array, "... outputs"]:
-    """Apply a network of three layers with ReLU between them."""
-    rows = x.reshape(-1, x.shape[-1])
-    for i in range(3):
-        weight, bias = (theta[f"{name}{i}"].astype(x.dtype) for name in "wb")
-        rows = rows @ weight + bias[None]
-        rows = jax.nn.relu(rows) if i < 2 else rows
-    return rows.reshape(*x.shape[:-1], -1)

@@ -1,4 +1,4 @@
-"""`Celo2`: a network per parameter whose steps are orthogonal matrices of size one."""
+"""`Celo2`: a network per parameter, whose steps are nearly orthogonal matrices."""
 
 import equinox as eqx
 import jax
@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from nres.checks import positive_number, true_or_false
-from nres.systems.learned_optimizer.adafactor_mlp import apply_layers, initial_layers
 from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
+from nres.systems.learned_optimizer.layers import apply_layers, initial_layers
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, Params
 
 MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.95
@@ -29,8 +29,9 @@ class Celo2(LearnableOptimizer):
     mean square 1. A step is $p \leftarrow p - \eta\,(u + \lambda p)$. Tensors with one axis are
     trained by Adam without bias correction, at $20\,\eta$.
 
-    The user brings the rate and its schedule: for optax, construct it with `lr=1.0`, and chain
-    `as_optax` with `optax.scale_by_schedule`.
+    Of the three outputs only the first has an effect; published weights have all three. The user
+    brings the rate and its schedule: for optax, construct it with `lr=1.0`, and chain `as_optax`
+    with `optax.scale_by_schedule`.
 
     Raises:
         ValueError: If `lr` is not positive, or `weight_decay` is negative.
