@@ -53,7 +53,7 @@ def gymnax(name: str) -> tuple[Any, Callable, Callable]:
 
 
 # Environments, with workers on a CPU, workers on a GPU, and updates per call: before the first, a
-# call checks the system, which takes a third of a second for one of Brax.
+# call checks the system.
 ENVIRONMENTS: dict[str, tuple[Callable[[], tuple[Any, Callable, Callable]], int, int, int]] = {
     "gymnax:Pendulum-v1": (lambda: gymnax("Pendulum-v1"), 1000, 4000, 500),
     "brax:halfcheetah": (lambda: brax("halfcheetah"), 20, 4000, 40),
