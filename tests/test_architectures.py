@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nres
-from helpers import raises_naming
+from helpers import raises_naming, slow_except
 from nres.systems import learned_optimizer as lo
 from small_tasks import small_task
 
@@ -146,7 +146,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_except({"Celo2"}, {name: name for name in OPTIMIZERS}))
 def test_three_steps_are_those_of_the_definition(name, x64):
     optimizer, transcribed = OPTIMIZERS[name]
     theta = optimizer.initial_theta(KEY)
@@ -178,7 +178,8 @@ def test_three_steps_are_those_of_the_definition(name, x64):
 
 def test_numbers_of_parameters():
     def count(optimizer):
-        return sum(x.size for x in jax.tree.leaves(optimizer.initial_theta(KEY)))
+        shapes = jax.eval_shape(optimizer.initial_theta, KEY)
+        return sum(x.size for x in jax.tree.leaves(shapes))
 
     assert count(lo.AdafactorMLP()) == 190 + 7
     assert count(lo.AdafactorMLP(32, 0.01)) == 2402 + 7

@@ -250,6 +250,7 @@ def test_diagnosing_changes_no_moments():
     np.testing.assert_allclose(found.smoothed_loss, found.loss, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_tuning_measures_before_it_probes():
     with as_users_run():
         system = slope()
