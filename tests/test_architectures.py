@@ -186,6 +186,7 @@ def test_numbers_of_parameters():
     assert count(lo.Celo2()) == count(lo.Celo2(base=True)) == 347
 
 
+@pytest.mark.slow
 def test_steps_of_celo2_have_size_one_and_files_keep_it(tmp_path):
     optimizer = lo.Celo2(lr=1.0)
     theta = optimizer.initial_theta(KEY)

@@ -54,6 +54,7 @@ def test_influence_balancing_has_its_closed_form():
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_one_step_of_influence_balancing_points_the_wrong_way():
     system = nres.systems.InfluenceBalancing(horizon=1000)
     theta = jnp.array([0.0])
@@ -219,6 +220,7 @@ def test_a_rate_decays():
     np.testing.assert_allclose(change, -0.5 / 4 * 1.9, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_tensor_has_its_rate_and_momentum_and_each_layer_its_width():
     system = hyperparameters.many_hyperparameters(width=8)
     theta = system.initial_theta(KEY)

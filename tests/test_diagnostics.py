@@ -206,6 +206,7 @@ def test_blocks_and_devices_give_the_same_diagnostics(noise, monkeypatch):
         assert_same(whole.diagnostics, history.diagnostics, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_history_averages_as_ratio_of_sums():
     history = train(updates=7, noise=nres.Orthogonal()).history
     rows = columns_of(history)

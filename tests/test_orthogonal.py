@@ -148,6 +148,7 @@ def test_variance_of_a_running_pool_is_less():
     assert found[1].interval[1] < found[0].interval[0]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_if_uninterrupted(tmp_path):
     with as_users_run():
         runs.execute(create_run(tmp_path / "part", updates=10, noise="orthogonal"))
