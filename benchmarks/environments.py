@@ -19,7 +19,7 @@ import optax
 
 import nres
 from nres.files import write_json
-from run import machine, show_rows
+from run import machine, show
 
 WINDOW = 20
 
@@ -119,7 +119,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     rows = run(arguments.quick)
-    show_rows("Environment steps per second", rows)
+    show("Environment steps per second", rows, ",.2f")
     file = arguments.out / f"environments_{jax.default_backend()}.json"
     write_json(file, {"machine": machine(), "environments": rows})
 

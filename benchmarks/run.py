@@ -22,16 +22,6 @@ import throughput
 from nres.files import write_json
 
 
-def show_rows(title: str, rows: list[dict]) -> None:
-    """Print rows as a table, with the names of their entries as headings."""
-    table = Table(title=title)
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*(f"{v:,.2f}" if isinstance(v, float) else str(v) for v in row.values()))
-    Console().print(table)
-
-
 def machine() -> dict:
     device = jax.devices()[0]
     return {
@@ -45,12 +35,15 @@ def machine() -> dict:
     }
 
 
-def show(title: str, rows: list[dict]) -> None:
+def show(title: str, rows: list[dict], digits: str = ".4g") -> None:
+    """Print rows as a table, with the names of their entries as headings."""
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(
+            *(format(v, digits) if isinstance(v, float) else str(v) for v in row.values())
+        )
     Console().print(table)
 
 

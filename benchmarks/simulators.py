@@ -19,7 +19,7 @@ import optax
 from nres.files import write_json
 from nres.pools import MujocoPool
 from nres.runs import build, resolve
-from run import machine, show_rows
+from run import machine, show
 
 GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
@@ -110,7 +110,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     rows = run(arguments.quick)
-    show_rows("Environment steps per second", rows)
+    show("Environment steps per second", rows, ",.2f")
     facts = machine() | {"mujoco": mujoco.__version__}
     write_json(arguments.out / "simulators.json", {"machine": facts, "simulators": rows})
 

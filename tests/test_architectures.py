@@ -53,22 +53,22 @@ class Plain:
         return rf * np.maximum(self.columns[i], 1e-9) ** -0.5
 
 
-def network(theta, x):
-    for layer in (0, 1, 2):
-        x = sum(x[k] * theta[f"w{layer}"][k] for k in range(len(x))) + theta[f"b{layer}"]
-        x = np.maximum(x, 0) if layer < 2 else x
+def network(layers, x):
+    for i, layer in enumerate(layers):
+        x = sum(x[k] * layer["weight"][k] for k in range(len(x))) + layer["bias"]
+        x = np.maximum(x, 0) if i < 2 else x
     return x
 
 
-def each(theta, features, shape):
+def each(layers, features, shape):
     """Apply the network to one parameter after another."""
     wide = np.stack([np.broadcast_to(f, shape) for f in features], -1)
-    outputs = [network(theta, row) for row in wide.reshape(-1, wide.shape[-1])]
+    outputs = [network(layers, row) for row in wide.reshape(-1, wide.shape[-1])]
     return np.reshape(outputs, (*shape, -1))
 
 
 def adafactor_mlp(theta, p, gradients):
-    plain, theta = Plain(p.shape), {name: np.asarray(x, float) for name, x in theta.items()}
+    plain, theta = Plain(p.shape), jax.tree.map(np.asarray, theta)
     second = np.clip(1 - (1 - 0.999) * np.exp(10 * theta["second"][0]), 0, 1)
     momenta = [1 - (1 - b) * np.exp(10 * x) for b, x in zip(BETAS, theta["momenta"], strict=True)]
     factored = [
@@ -91,7 +91,7 @@ def adafactor_mlp(theta, p, gradients):
         features = [f * (1e-5 + np.mean(f**2)) ** -0.5 for f in full]
         times = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
         features += [np.tanh(t / s - 1) for s in times]
-        out = each(theta, features, p.shape)
+        out = each(theta["layers"], features, p.shape)
         p = p - 0.001 * out[..., 0] * np.exp(0.001 * out[..., 1])
     return p
 
@@ -111,7 +111,7 @@ def newton_schulz(matrix):
 
 
 def celo2(theta, p, gradients, base, lr=0.01, decay=0.1):
-    plain, theta = Plain(p.shape), {name: np.asarray(x, float) for name, x in theta.items()}
+    plain, layers = Plain(p.shape), jax.tree.map(np.asarray, theta)
     for g in gradients:
         g = np.clip(g, -1000, 1000)
         plain.add(g, 0.95)
@@ -122,14 +122,14 @@ def celo2(theta, p, gradients, base, lr=0.01, decay=0.1):
         scales = [plain.scale(i, p.shape) for i in range(3)]
         features = [g, np.clip(g, -0.1, 0.1), p, *plain.m, plain.v]
         features += [*(m * r for m in plain.m), r, *(g * s for s in scales), g * r]
-        used = dict(theta)
+        used = [dict(layer) for layer in layers]
         if p.ndim < 2:
-            used["w0"] = used["w0"][:15]
+            used[0]["weight"] = used[0]["weight"][:15]
         else:
             features += [*plain.rows, *plain.columns]
             features += [(x + 1e-8) ** -0.5 for x in (*plain.rows, *plain.columns)]
             features += [m * s for m, s in zip(plain.m, scales, strict=True)]
-        assert len(features) == len(used["w0"])
+        assert len(features) == len(used[0]["weight"])
         full = [over_the_last_two(np.broadcast_to(f, p.shape)) for f in features]
         u = each(used, full, p.shape)[..., 0]
         if not base:

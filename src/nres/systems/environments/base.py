@@ -1,6 +1,7 @@
 """`EnvironmentSystem`: a policy in an environment that JAX can trace."""
 
 import abc
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -23,11 +24,21 @@ from nres.workers import worker_keys
 EPISODES = 20
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Made:
     """The arguments that made an environment; all are equal, because what is traced tells all."""
 
-    def __init__(self, env: Any, policy: Any, given: dict[str, Any], options: dict[str, Any]):
-        self.env, self.policy, self.given, self.options = env, policy, {**given}, options
+    env: Any
+    policy: str | AnyPolicy
+    options: dict[str, Any]
+    """The arguments that only some environments have."""
+    horizon: int | None
+    variance: float | None
+    """The variance of a named policy's initial parameters."""
+    normalise: bool
+    """True to normalise observations."""
+    shift: float
+    """The number to subtract from every reward."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Made)
@@ -75,13 +86,8 @@ class EnvironmentSystem(System):
     def _adapt(
         self,
         adapter: Any,
-        policy: str | AnyPolicy,
-        *,
-        horizon: int,
-        variance: float | None,
-        normalise: bool,
-        shift: float,
         made: Made,
+        horizon: int | None,
     ) -> None:
         """Set all fields from an adapter.
 
@@ -89,12 +95,8 @@ class EnvironmentSystem(System):
             adapter: An object with `reset(key)`, which returns a state and an observation;
                 `step(state, action, key)`, which returns these, a reward and whether the episode
                 ended; and `actions`, `discrete` and `bounds`.
-            policy: A policy, or its name.
-            horizon: T, the number of steps in an episode.
-            variance: The variance of a named policy's initial parameters.
-            normalise: True to normalise observations.
-            shift: The number to subtract from every reward.
             made: The arguments with which the system can be constructed.
+            horizon: T, the number of steps in an episode, which may be the environment's own.
         """
         key = jax.eval_shape(lambda: raw_key(jax.random.key(0)))
 
@@ -125,10 +127,10 @@ class EnvironmentSystem(System):
         self.horizon = whole_number("horizon", horizon)
         self.actions = adapter.actions
         self.discrete = adapter.discrete
-        self.shift = positive_number("shift", shift, zero=True)
+        self.shift = positive_number("shift", made.shift, zero=True)
         self.bounds = adapter.bounds
-        chosen = as_policy(policy, observation.size, adapter.actions, variance)
-        self.actor = Actor(chosen, observation.size, normalise)
+        chosen = as_policy(made.policy, observation.size, adapter.actions, made.variance)
+        self.actor = Actor(chosen, observation.size, made.normalise)
         self._shape = adapter.shape
         self._made = made
 
@@ -136,9 +138,9 @@ class EnvironmentSystem(System):
 
     def __reduce__(self) -> Any:
         # Traced functions cannot be pickled, but their environment can be constructed anew.
-        made = self._made
-        make = functools.partial(type(self), **made.given, **made.options)
-        return make, (made.env, made.policy)
+        given = vars(self._made) | self._made.options
+        env, policy, _ = (given.pop(name) for name in ("env", "policy", "options"))
+        return functools.partial(type(self), **given), (env, policy)
 
     def initial_theta(self, key: Any) -> Theta:
         """Return the policy's initial parameters."""

@@ -105,18 +105,12 @@ class BraxEnvironment(_Drawable):
         shift: float = 0.0,
         **options: Any,
     ):
-        given: dict[str, Any] = {
-            "horizon": horizon,
-            "variance": variance,
-            "normalise": normalise,
-            "shift": shift,
-        }
-        made = Made(env, policy, given, options)
+        made = Made(env, policy, options, horizon, variance, normalise, shift)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
-        self._adapt(_Adapter(env), policy, made=made, **given)
+        self._adapt(_Adapter(env), made, horizon)
 
     def _environment(self) -> Any:
         made = self._made
@@ -167,17 +161,10 @@ class PlaygroundEnvironment(_Drawable):
                 f"MuJoCo Playground has no environment {env!r}. There are "
                 f"{', '.join(sorted(registry.ALL_ENVS))}."
             )
-        given: dict[str, Any] = {
-            "horizon": horizon,
-            "variance": variance,
-            "normalise": normalise,
-            "shift": shift,
-        }
-        made = Made(env, policy, given, options)
+        made = Made(env, policy, options, horizon, variance, normalise, shift)
         config = registry.get_default_config(env)
         usual = int(options.get("episode_length", config.episode_length))
-        given["horizon"] = usual if horizon is None else horizon
-        self._adapt(_Adapter(_load(env, options)), policy, made=made, **given)
+        self._adapt(_Adapter(_load(env, options)), made, usual if horizon is None else horizon)
 
     def _environment(self) -> Any:
         return _load(self._made.env, self._made.options)

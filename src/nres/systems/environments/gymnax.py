@@ -53,27 +53,22 @@ class GymnaxEnvironment(EnvironmentSystem):
         params: Any = None,
         **options: Any,
     ):
-        given: dict[str, Any] = {
-            "horizon": horizon,
-            "variance": variance,
-            "normalise": normalise,
-            "shift": shift,
-        }
-        made = Made(env, policy, {**given, "params": params}, options)
+        own = {**options, "params": params}
+        made = Made(env, policy, own, horizon, variance, normalise, shift)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
         adapter = _Adapter(env, env.default_params if params is None else params)
         limit = getattr(adapter.params, "max_steps_in_episode", None)
-        given["horizon"] = limit if horizon is None else whole_number("horizon", horizon)
-        if given["horizon"] is None:
+        steps = limit if horizon is None else whole_number("horizon", horizon)
+        if steps is None:
             raise ValueError(f"{type(env).__name__} has no limit of its own: give a horizon.")
-        if limit is not None and given["horizon"] > limit:
+        if limit is not None and steps > limit:
             raise ValueError(
                 f"{type(env).__name__} ends after {limit} steps; horizon={horizon} is longer."
             )
-        self._adapt(adapter, policy, made=made, **given)
+        self._adapt(adapter, made, steps)
 
 
 def _make(name: str, options: dict[str, Any]) -> Any:

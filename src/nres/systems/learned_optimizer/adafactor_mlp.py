@@ -8,15 +8,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from nres.checks import positive_number, whole_number
-from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
-from nres.systems.learned_optimizer.layers import apply_layers, initial_layers
-from nres.systems.learned_optimizer.optimizers import TIMES, LearnableOptimizer, Params
+from nres.systems.learned_optimizer.averages import (
+    Averages,
+    AveragingOptimizer,
+    Decays,
+    apply_layers,
+    normalised,
+)
+from nres.systems.learned_optimizer.dense import init_dense
+from nres.systems.learned_optimizer.optimizers import TIMES, time_inputs
 
 MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.999
 INPUTS = 28
 
 
-class AdafactorMLP(LearnableOptimizer):
+class AdafactorMLP(AveragingOptimizer):
     r"""A small network per parameter, with running averages as Adafactor has them, and its decays.
 
     Its inputs are the gradient g, the parameter p, three momenta m, the second moment v,
@@ -52,33 +58,25 @@ class AdafactorMLP(LearnableOptimizer):
         whole_number("width", self.width)
         positive_number("step", self.step)
 
-    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
+    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Any]:
         sizes = (INPUTS + len(TIMES), self.width, self.width, 2)
         decays = {
             name: jnp.zeros(n) for name, n in (("momenta", 3), ("second", 1), ("factored", 3))
         }
-        return initial_layers(key, sizes) | decays
+        return {"layers": init_dense(sizes, key), **decays}
 
-    def init(self, params: Params) -> list[Averages]:
-        return [Averages.zeros(p, len(MOMENTA)) for p in jax.tree.leaves(params)]
-
-    def update(self, theta, grads, state, params, t):
-        decays = Decays(
+    def decays(self, theta):
+        return Decays(
             _decay(theta["momenta"], MOMENTA),
             jnp.clip(_decay(theta["second"], (SECOND,)), 0, 1)[0],
             jnp.clip(_decay(theta["factored"], MOMENTA), 0, 1),
         )
-        leaves, structure = jax.tree.flatten(params)
-        updates, averages = [], []
-        for g, p, old in zip(jax.tree.leaves(grads), leaves, state, strict=True):
-            new = old.updated(g, decays)
-            inputs = jnp.stack([normalised(x, 1e-5) for x in _inputs(g, p, new)], -1)
-            time = jnp.tanh(t.astype(p.dtype) / jnp.asarray(TIMES, p.dtype) - 1)
-            time = jnp.broadcast_to(time, (*p.shape, len(TIMES)))
-            output = apply_layers(theta, jnp.concatenate([inputs, time], -1))
-            updates.append(-self.step * output[..., 0] * jnp.exp(0.001 * output[..., 1]))
-            averages.append(new)
-        return jax.tree.unflatten(structure, updates), averages
+
+    def change(self, theta, g, p, averages, t):
+        inputs = jnp.stack([normalised(x, 1e-5) for x in _inputs(g, p, averages)], -1)
+        time = jnp.broadcast_to(time_inputs(t, p.dtype), (*p.shape, len(TIMES)))
+        output = apply_layers(theta["layers"], jnp.concatenate([inputs, time], -1))
+        return -self.step * output[..., 0] * jnp.exp(0.001 * output[..., 1])
 
 
 def _decay(theta: Array, first: tuple[float, ...]) -> Array:
@@ -90,8 +88,8 @@ def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]
     m, root = averages.momenta, jax.lax.rsqrt(averages.second + 1e-6)
     scales, rows = averages.scales(), averages.rows
     # A tensor with one axis has one kind of second moment, and it takes both places.
-    columns = averages.columns if p.ndim > 1 else rows
-    scaled = m * (scales if p.ndim > 1 else jax.lax.rsqrt(rows + 1e-6))
+    columns = rows if averages.columns is None else averages.columns
+    scaled = m * (jax.lax.rsqrt(rows + 1e-6) if averages.columns is None else scales)
     groups: list[Any] = [
         (g, p, *m, averages.second, *(m * root[None]), root, *(g[None] * scales), *rows, *columns),
         (*jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8), *scaled),

@@ -6,9 +6,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from nres.checks import positive_number, true_or_false
-from nres.systems.learned_optimizer.averages import Averages, Decays, normalised
-from nres.systems.learned_optimizer.layers import apply_layers, initial_layers
-from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, Params
+from nres.systems.learned_optimizer.averages import (
+    Averages,
+    AveragingOptimizer,
+    Decays,
+    apply_layers,
+    normalised,
+)
+from nres.systems.learned_optimizer.dense import init_dense
+from nres.systems.learned_optimizer.fusing import Layers
 
 MOMENTA, SECOND = (0.9, 0.99, 0.999), 0.95
 INPUTS = 30
@@ -20,7 +26,7 @@ BIAS_RATE = 20.0
 NEWTON_SCHULZ, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
 
-class Celo2(LearnableOptimizer):
+class Celo2(AveragingOptimizer):
     r"""A network of 347 weights that knows neither step nor loss, with steps of root mean square 1.
 
     Its 30 inputs are those of `AdafactorMLP` without the time, and the gradient clipped and scaled.
@@ -59,31 +65,28 @@ class Celo2(LearnableOptimizer):
         positive_number("weight_decay", self.weight_decay, zero=True)
         true_or_false("base", self.base)
 
-    def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
-        return initial_layers(key, (INPUTS, 8, 8, 3))
+    def initial_theta(self, key: Key[Array, ""]) -> Layers:
+        return init_dense((INPUTS, 8, 8, 3), key)
 
-    def init(self, params: Params) -> list[Averages]:
-        return [Averages.zeros(p, len(MOMENTA)) for p in jax.tree.leaves(params)]
+    def decays(self, theta):
+        betas = jnp.asarray(MOMENTA)
+        return Decays(betas, jnp.asarray(SECOND), betas)
 
     def update(self, theta, grads, state, params, t):
-        leaves, structure = jax.tree.flatten(params)
-        updates, averages = [], []
-        for g, p, old in zip(jax.tree.leaves(grads), leaves, state, strict=True):
-            g = jnp.clip(g, -LARGEST_GRADIENT, LARGEST_GRADIENT)
-            betas = jnp.asarray(MOMENTA, p.dtype)
-            new = old.updated(g, Decays(betas, jnp.asarray(SECOND, p.dtype), betas))
-            step = self.lr * (self._direction(theta, g, p, new) + self.weight_decay * p)
-            updates.append(-step)
-            averages.append(new)
-        return jax.tree.unflatten(structure, updates), averages
+        clip = lambda g: jnp.clip(g, -LARGEST_GRADIENT, LARGEST_GRADIENT)  # noqa: E731
+        return super().update(theta, jax.tree.map(clip, grads), state, params, t)
+
+    def change(self, theta, g, p, averages, t):
+        return -self.lr * (self._direction(theta, g, p, averages) + self.weight_decay * p)
 
     def _direction(self, theta, g, p, averages: Averages) -> Array:
         if p.ndim < 2 and not self.base:
             return BIAS_RATE * averages.momenta[0] * jax.lax.rsqrt(averages.second + 1e-8)
         inputs = jnp.stack(_inputs(g, p, averages), -1)
         # A tensor with one axis has neither rows nor columns, whose inputs are the last.
-        used = {**theta, "w0": theta["w0"][: inputs.shape[-1]]}
-        u = apply_layers(used, inputs)[..., 0]
+        first, *others = theta
+        first = {**first, "weight": first["weight"][: inputs.shape[-1]]}
+        u = apply_layers([first, *others], inputs)[..., 0]
         if not self.base:
             u = nearly_orthogonal(u)
         return normalised(u, EPS, _last_two(u))
@@ -94,8 +97,8 @@ def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]
     m, root, scales = averages.momenta, jax.lax.rsqrt(averages.second + 1e-8), averages.scales()
     inputs = [g, jnp.clip(g, -0.1, 0.1), p, *m, averages.second, *(m * root[None]), root]
     inputs += [*(g[None] * scales), g * root]
-    if p.ndim > 1:
-        rows, columns = averages.rows, averages.columns
+    rows, columns = averages.rows, averages.columns
+    if columns is not None:
         inputs += [*rows, *columns, *jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8)]
         inputs += [*(m * scales)]
     wide = [jnp.broadcast_to(x, p.shape) for x in inputs]

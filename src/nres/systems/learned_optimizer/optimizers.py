@@ -249,8 +249,9 @@ class PerParameterMLP(LearnableOptimizer):
     def update(self, theta, grads, state, params, t):
         leaves, structure = jax.tree.flatten(params)
         tensors = tuple(leaf.size for leaf in leaves)
-        time = jnp.tanh(t.astype(theta.dtype) / jnp.asarray(TIMES, theta.dtype) - 1)
-        inputs = Inputs(time, _joined(jax.tree.leaves(grads)), _joined(leaves), state)
+        inputs = Inputs(
+            time_inputs(t, theta.dtype), _joined(jax.tree.leaves(grads)), _joined(leaves), state
+        )
         change, state = network_step(self.network, tensors, theta, inputs)
         parts = jnp.split(change, np.cumsum(tensors)[:-1])
         updates = [
@@ -261,6 +262,11 @@ class PerParameterMLP(LearnableOptimizer):
 
 
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
+
+
+def time_inputs(t: Int[Array, ""], dtype: Any) -> Float[Array, " times"]:
+    r"""Return the values $\tanh(t/s - 1)$ that tell a network the step $t$."""
+    return jnp.tanh(t.astype(dtype) / jnp.asarray(TIMES, dtype) - 1)
 
 
 def _joined(leaves: list[Array]) -> Float[Array, " size"]:
