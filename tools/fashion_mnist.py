@@ -13,23 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nres.data import fashion_mnist
+from nres.data import fashion_mnist, scaled
 from nres.data.read import SHIPPED
 from nres.files import replacing
 
 TARGET = Path(__file__).parents[1] / "src/nres/data" / SHIPPED
-
-
-def resize(images: np.ndarray, size: int) -> np.ndarray:
-    old = images.shape[1]
-    centres = (np.arange(size) + 0.5) * (old / size) - 0.5
-    left = centres.astype(int)
-    weights = np.zeros((size, old))
-    weights[np.arange(size), left] = 1 - (centres - left)
-    weights[np.arange(size), left + 1] = centres - left
-    # Two matrix products: a contraction of three factors would go element by element.
-    scaled = weights @ images.astype(np.float64) @ weights.T
-    return np.rint(scaled).astype(np.uint8)
 
 
 def main() -> None:
@@ -38,7 +26,7 @@ def main() -> None:
     parser.add_argument("--data-dir", help="The folder of the original files.")
     arguments = parser.parse_args()
     images, labels = fashion_mnist(28, data_dir=arguments.data_dir)
-    small = resize(images[..., 0], 8)
+    small = scaled(images[..., 0], 8)
     if arguments.check:
         shipped = fashion_mnist(8)
         if not np.array_equal(shipped.images[..., 0], small) or not np.array_equal(

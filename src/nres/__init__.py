@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from nres import callbacks as callbacks
+from nres import lengths as lengths
 from nres import measured as measured
 from nres import noise as noise
 from nres import placement as placement

@@ -32,7 +32,8 @@ class Evaluation(eqx.Module):
     """The losses of some whole episodes, as returned by `evaluate`."""
 
     losses: Float[Array, " episodes"]
-    """The mean loss per step of each episode."""
+    """The mean loss per step of each episode; if episodes differ in length, the sum of an
+    episode's losses divided by the mean length."""
     taken: Array
     """The number of steps that each episode took."""
 

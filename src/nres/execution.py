@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.measured import joined, learned, measured
 from nres.noise import Noise
@@ -106,14 +106,39 @@ def run_episodes(
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
         rows = joined(jax.tree.map(jnp.add, learned(rows), drawn), measured(rows))
     thetas = jax.tree.map(lambda x: x[None], rows)
-    result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
-    return result.loss[0] / pool.horizon, result.steps[0]
+    lengths = None
+    if pool.lengths is not None:
+        lengths = ends_of(pool, keys, jnp.zeros(count, bool), pool.horizon)
+    result = pool.advance_arrays(None, thetas, keys, start, pool.horizon, lengths)
+    mean = pool.horizon if pool.lengths is None else pool.lengths.mean()
+    return result.loss[0] / mean, result.steps[0]
 
 
 def needed_lengths(runner: Runner, length: Int[Array, " workers"]) -> Int[Array, " workers"] | None:
     """Return the lengths for `Runner.run`: `None` if all windows of compiled code are equal."""
-    always_whole = runner.pool.traceable and runner.horizon % runner.window == 0
-    return None if always_whole else length
+    return None if runner.pool.traceable and windows_are_whole(runner) else length
+
+
+def windows_are_whole(runner: Runner) -> bool:
+    """Return true if every window has as many steps as any other."""
+    return runner.pool.lengths is None and runner.horizon % runner.window == 0
+
+
+def ends_of(
+    pool: Pool, keys: Key[Array, " workers"], first: Bool[Array, " workers"], window: int
+) -> int | Int[Array, " workers"]:
+    """Return the length of each worker's episode, or the length of all.
+
+    Args:
+        pool: The pool.
+        keys: The keys of the episodes.
+        first: The workers that begin on the way through this episode.
+        window: The number of steps of a window.
+    """
+    if pool.lengths is None:
+        return pool.horizon
+    draw = functools.partial(pool.lengths.draw, window=window)
+    return jax.vmap(draw)(keys, first)
 
 
 def state_shapes(pool: Pool, theta: PyTree) -> PyTree:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
+from nres.lengths import Lengths
 from nres.measured import learned
 
 Theta: TypeAlias = PyTree[Float[Array, "..."]]
@@ -52,6 +53,11 @@ class System(eqx.Module, metaclass=_SystemMeta):
     therefore the same for all parameters, and estimates stay unbiased. Systems that return only
     `(state, loss)` do not pay for this feature.
 
+    **Episodes of different lengths.** If lengths differ for reasons that have nothing to do with
+    `theta`, set `lengths` to a `nres.lengths.Lengths`, and `horizon` to its `most`. Every episode
+    draws its length, and the loss is the mean over steps: the expected sum of an episode's losses,
+    divided by the expected length.
+
     Example:
         ```python
         class Decay(nres.System):
@@ -71,6 +77,9 @@ class System(eqx.Module, metaclass=_SystemMeta):
 
     # Without an annotation this is not a field: subclasses set a class attribute or add a field.
     absorbing_loss = 0.0
+
+    # Like `absorbing_loss`, this may be a class attribute or a static field.
+    lengths = None
 
     initial_theta: ClassVar[Callable[..., PyTree] | None] = None
     """Optional method: `initial_theta(key)` returns the parameters to start from."""
@@ -162,7 +171,23 @@ def check_finite(theta: Theta) -> None:
 
 def horizon_of(system: Any) -> int:
     """Return the horizon of a system or pool, checked to be a positive integer."""
-    return whole_number(f"{type(system).__name__}.horizon", system.horizon)
+    name = type(system).__name__
+    lengths, horizon = system.lengths, whole_number(f"{name}.horizon", system.horizon)
+    if lengths is not None and not (isinstance(lengths, Lengths) and lengths.most == horizon):
+        raise ValueError(
+            f"{name}.lengths must be an nres.lengths.Lengths whose `most` is the horizon "
+            f"{horizon}, got {lengths!r}."
+        )
+    return horizon
+
+
+def check_one_length(what: str, system: Any) -> None:
+    """Raise a `ValueError` if the episodes of a system or pool differ in length."""
+    if system.lengths is not None:
+        raise ValueError(
+            f"{what} needs episodes of one length; {type(system).__name__}.lengths is "
+            f"{system.lengths!r}."
+        )
 
 
 def parameter_count(theta: PyTree) -> int:

@@ -58,10 +58,12 @@ class Workers(eqx.Module):
         return self.episode * -(-horizon // period) + self.start // period
 
     @eqx.filter_jit
-    def advance(self, length: Int[Array, " workers"], horizon: int) -> "Workers":
-        """Move the workers forward by one window."""
+    def advance(
+        self, length: Int[Array, " workers"], ends: int | Int[Array, " workers"]
+    ) -> "Workers":
+        """Move the workers forward by one window, in episodes of these lengths."""
         end = self.start + length
-        finished = end >= horizon
+        finished = end >= ends
         episode = self.episode + finished.astype(self.episode.dtype)
         return Workers(self.key, episode, jnp.where(finished, 0, end), self.group)
 
@@ -113,6 +115,17 @@ def spread_evenly(key: Key[Array, ""], workers: int, windows: int) -> Int[Array,
         place = i * gap + jnp.minimum(i, more)
     turn = jax.random.randint(jax.random.fold_in(key, PHASES), (), 0, windows, jnp.int32)
     return (place + turn) % windows
+
+
+def places_of(keys: Key[Array, " workers"]) -> Float[Array, " workers"]:
+    """Draw a place from 0 to 1 in the episode of each worker."""
+    return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, PHASES)))(keys)
+
+
+def places_evenly(key: Key[Array, ""], workers: int) -> Float[Array, " workers"]:
+    """Spread workers evenly over places from 0 to 1, beginning at a random one."""
+    turn = jax.random.uniform(jax.random.fold_in(key, PHASES))
+    return (jnp.arange(workers, dtype=turn.dtype) / workers + turn) % 1
 
 
 class Carry(eqx.Module):

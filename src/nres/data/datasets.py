@@ -118,6 +118,34 @@ FASHION_MNIST = Dataset(
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
 )
 
+MNIST = Dataset(
+    "mnist",
+    "mnist",
+    (
+        File(
+            "train-images-idx3-ubyte.gz",
+            47_040_016,
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        ),
+        File(
+            "train-labels-idx1-ubyte.gz",
+            60_008,
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        ),
+        File(
+            "t10k-images-idx3-ubyte.gz",
+            7_840_016,
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        ),
+        File(
+            "t10k-labels-idx1-ubyte.gz",
+            10_008,
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+    ),
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+)
+
 CIFAR10 = Dataset(
     "cifar10",
     "cifar-10-batches-bin",
@@ -151,4 +179,4 @@ CIFAR10 = Dataset(
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 
-DATASETS = {dataset.name: dataset for dataset in (FASHION_MNIST, CIFAR10)}
+DATASETS = {dataset.name: dataset for dataset in (FASHION_MNIST, MNIST, CIFAR10)}

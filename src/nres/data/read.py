@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from nres.data.datasets import CIFAR10, FASHION_MNIST, DataError, Dataset, File
+from nres.data.datasets import CIFAR10, FASHION_MNIST, MNIST, DataError, Dataset, File
 
 SHIPPED = "fashion_mnist_8x8.npz"
 
@@ -58,11 +58,35 @@ def fashion_mnist(
         source = importlib.resources.files("nres.data").joinpath(SHIPPED)
         with source.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return Images(arrays["images"][..., None], arrays["labels"])
-    images_file, labels_file = (
-        FASHION_MNIST.files[:2] if split == "train" else FASHION_MNIST.files[2:]
-    )
-    images = _read(FASHION_MNIST, images_file, data_dir)[16:].reshape(-1, 28, 28, 1)
-    return Images(images, _read(FASHION_MNIST, labels_file, data_dir)[8:])
+    return _idx(FASHION_MNIST, split, data_dir)
+
+
+def mnist(*, split: str = "train", data_dir: str | Path | None = None) -> Images:
+    """Read MNIST: 60,000 grey images of handwritten digits, 28 x 28, and 10,000 test images.
+
+    Args:
+        split: `"train"` or `"test"`.
+        data_dir: The folder of the files; by default, the usual folders are searched.
+
+    Returns:
+        The images and their labels.
+
+    Raises:
+        DataError: If the files are missing or corrupt, or there is no such split.
+
+    Reference:
+        LeCun, Bottou, Bengio, Haffner, *Gradient-based learning applied to document
+        recognition*, 1998.
+    """
+    if split not in ("train", "test"):
+        raise DataError(f"mnist has the splits train and test, got {split!r}.")
+    return _idx(MNIST, split, data_dir)
+
+
+def _idx(dataset: Dataset, split: str, data_dir: str | Path | None) -> Images:
+    images_file, labels_file = dataset.files[:2] if split == "train" else dataset.files[2:]
+    images = _read(dataset, images_file, data_dir)[16:].reshape(-1, 28, 28, 1)
+    return Images(images, _read(dataset, labels_file, data_dir)[8:])
 
 
 def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Images:

@@ -18,12 +18,27 @@ from nres.workers import Contributions, Steps, Workers
 class Pairs(eqx.Module):
     """The properties of an estimator that the diagnostics of its pairs depend on."""
 
-    window: int = eqx.field(static=True)
-    windows: int = eqx.field(static=True)
+    bounds: tuple[int, ...] = eqx.field(static=True)
+    """The first step of each part of an episode, and a step after all."""
+    shares: tuple[float, ...] = eqx.field(static=True)
+    """`Estimator.shares` of these parts."""
     gain: int | None = eqx.field(static=True)
     """`Estimator.linear_gain`."""
     number: Int[Array, " workers"] | None
     """`Estimator.noise_numbers`, if noises are drawn jointly."""
+
+    @classmethod
+    def of(cls, estimator: Any, theta: Theta, workers: Workers) -> "Pairs":
+        """Return the properties of an estimator."""
+        # Each part of the episode begins with a window.
+        parts, windows = min(PARTS, estimator.windows), estimator.windows
+        first = -(-np.arange(parts + 1) * windows // parts)
+        return cls(
+            tuple(int(each) for each in first * estimator.window),
+            tuple(float(each) for each in estimator.shares(first)),
+            estimator.linear_gain(theta),
+            None if workers.group is None else estimator.noise_numbers(workers),
+        )
 
 
 @eqx.filter_jit
@@ -100,18 +115,16 @@ def _diagnostics(
         each: The squared norm of each worker's contribution; zero if it is not finite.
         square: The squared norm of the gradient estimate.
     """
-    parts = min(PARTS, pairs.windows)
+    parts = len(pairs.shares)
     if contributions.odd is None:
         unknown = jnp.full((), math.nan, square.dtype)
         names = ("signal", "signal_weight", "power", "linear_signal", "even", "odd")
         return dict.fromkeys(names, unknown) | {"phase_power": jnp.full(parts, unknown)}
-    # Each part of the episode begins with a window. A product with a matrix is faster than sums
-    # over parts of the workers, and as exact.
-    first = -(-np.arange(parts + 1) * pairs.windows // parts)
-    start, bounds = workers.start[None], (first * pairs.window).astype(np.int32)[:, None]
+    # A product with a matrix is faster than sums over parts of the workers, and as exact.
+    start, bounds = workers.start[None], np.asarray(pairs.bounds, np.int32)[:, None]
     here = ((start >= bounds[:-1]) & (start < bounds[1:])).astype(each.dtype)
     of_parts = jnp.matmul(here, each, precision=jax.lax.Precision.HIGHEST)
-    shares = number * jnp.asarray(np.diff(first) / pairs.windows, each.dtype)
+    shares = number * jnp.asarray(pairs.shares, each.dtype)
     squares = of_parts.sum()
     # Workers that share a noise say nothing about the gradient together: their contributions are
     # orthogonal. So the squared norm of the sum has the same excess, from fewer products.

@@ -10,13 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
-from nres.execution import state_shapes
+from nres.execution import ends_of, state_shapes
 from nres.measured import all_learned
 from nres.noise import Adaptation
 from nres.placement import Local, Placement
@@ -130,8 +130,29 @@ class Estimator(eqx.Module):
 
     @property
     def scale(self) -> float:
-        """n/T, the weight of a window's losses, where n is the number of windows per episode."""
-        return self.windows / self.horizon
+        """n/T, the weight of a window's losses, where n is the number of windows per episode.
+
+        If episodes differ in length, it is the mean of n divided by the mean of T.
+        """
+        lengths = self.pool.lengths
+        if lengths is None:
+            return self.windows / self.horizon
+        return lengths.windows(self.window) / lengths.mean()
+
+    def shares(self, first: Int[np.ndarray, " bounds"]) -> Float[np.ndarray, " parts"]:
+        """Return the share of workers in each part of an episode, in the long run.
+
+        Args:
+            first: The first window of each part, and the number of windows.
+        """
+        lengths = self.pool.lengths
+        if lengths is None:
+            return np.diff(first) / self.windows
+        return np.diff(lengths.before(self.window)[first])
+
+    def episode_ends(self, workers: Workers) -> int | Int[Array, " workers"]:
+        """Return the length of each worker's episode."""
+        return ends_of(self.pool, workers.episode_keys(), workers.episode == 0, self.window)
 
     @property
     def most_steps(self) -> Steps:

@@ -11,10 +11,19 @@ from jaxtyping import Array, Int, Key
 from nres.estimators.averaging import Pairs, average
 from nres.estimators.signature import check_signature, signature_of
 from nres.estimators.values import Estimate, EstimatorState, Unlocking
-from nres.execution import compiled, needed_lengths, repeat
+from nres.execution import compiled, needed_lengths, repeat, windows_are_whole
+from nres.lengths import starting_windows
 from nres.measured import learned, measured, updated
 from nres.system import Theta
-from nres.workers import Workers, groups_of, place_independently, spread_evenly, worker_keys
+from nres.workers import (
+    Workers,
+    groups_of,
+    place_independently,
+    places_evenly,
+    places_of,
+    spread_evenly,
+    worker_keys,
+)
 
 # The kinds of starting points; the first is the default.
 EVEN, INDEPENDENT = "even", "independent"
@@ -45,7 +54,11 @@ def starting_points(
 ) -> tuple[EstimatorState, Int[Array, " workers"]]:
     """Return every worker at step 0, and the number of windows to its starting point."""
     state = blank_state(estimator, theta, key)
-    if estimator.phases == EVEN:
+    if estimator.pool.lengths is not None:
+        even = estimator.phases == EVEN
+        places = places_evenly(key, estimator.workers) if even else places_of(state.workers.key)
+        offset = starting_windows(estimator.episode_ends(state.workers), places, estimator.window)
+    elif estimator.phases == EVEN:
         offset = spread_evenly(key, estimator.workers, estimator.windows)
     else:
         offset = place_independently(state.workers.key, estimator.windows)
@@ -54,8 +67,7 @@ def starting_points(
 
 def steps_are_known(estimator: Any, state: EstimatorState) -> bool:
     """Return true if every worker takes exactly W steps in every window."""
-    divides = estimator.horizon % estimator.window == 0
-    return divides and estimator.pool.never_ends(state.carry)
+    return windows_are_whole(estimator) and estimator.pool.never_ends(state.carry)
 
 
 @compiled
@@ -92,7 +104,8 @@ def compute_estimate(
     """
     check_signature(estimator, theta, state.signature)
     # A window never crosses the end of an episode.
-    length = jnp.minimum(estimator.window, estimator.horizon - state.workers.start)
+    ends = estimator.episode_ends(state.workers)
+    length = jnp.minimum(estimator.window, ends - state.workers.start)
     made = jnp.int32(1)
     if unlocking is not None:
         length = jnp.where(unlocking.moving, length, 0)
@@ -109,19 +122,13 @@ def compute_estimate(
     if unlocking is not None and unlocking.counts:
         steps = jnp.where(unlocking.moving, contributions.steps, 0)
         contributions = eqx.tree_at(lambda c: c.steps, contributions, steps)
-    grouped = state.workers.group is not None
     grad, loss, spent, info = average(
         contributions,
         outcome.absent,
         state.workers,
         estimator.most_steps,
         learned(theta),
-        Pairs(
-            estimator.window,
-            estimator.windows,
-            estimator.linear_gain(theta),
-            estimator.noise_numbers(state.workers) if grouped else None,
-        ),
+        Pairs.of(estimator, theta, state.workers),
     )
     if state.adaptation is not None:
         info = dataclasses.replace(info, sigma=state.adaptation.typical)
@@ -134,7 +141,7 @@ def compute_estimate(
         before = state.adaptation, measured(theta)
         adaptation, parts = jax.tree.map(keep, before, (adaptation, parts))
     state = EstimatorState(
-        state.workers.advance(length, estimator.horizon),
+        state.workers.advance(length, ends),
         outcome.carry,
         state.update + made,
         state.signature,

@@ -12,6 +12,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, PyTree
 
+from nres.lengths import Lengths
+
 
 class PoolError(RuntimeError):
     """Error of a simulator that fails or returns invalid results, or of the place that runs it."""
@@ -109,6 +111,9 @@ class Pool(abc.ABC):
 
     horizon: int
     """T, the number of steps in an episode."""
+
+    lengths: Lengths | None = None
+    """The distribution of the lengths of episodes; `None` if all take `horizon` steps."""
 
     traceable: bool = False
     """True if JAX can trace `advance`, so that whole estimates are compiled."""

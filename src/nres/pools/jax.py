@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.checks import whole_number
+from nres.lengths import Lengths
 from nres.measured import has_measured
 from nres.pools.base import Pool, TraceablePool, Window
 from nres.system import System, at_least_single, check_system, horizon_of
@@ -58,6 +59,10 @@ class JaxPool(eqx.Module, TraceablePool):
     @property
     def horizon(self) -> int:  # type: ignore[override]
         return horizon_of(self.system)
+
+    @property
+    def lengths(self) -> Lengths | None:  # type: ignore[override]
+        return self.system.lengths
 
     @property
     def initial_theta(self) -> Any:  # type: ignore[override]

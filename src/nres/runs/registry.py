@@ -6,22 +6,26 @@ tuned, and the seeds are those of their initial parameters.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 
+from nres.lengths import LogUniform
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
 from nres.systems import BraxEnvironment, InfluenceBalancing, Lorenz, ToySchedule, TrainingRun
 from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
 from nres.systems.learned_optimizer import (
+    Celo2,
     LearnedOptimizerSystem,
     PerParameterMLP,
     Task,
     cifar10_task,
     fashion_mnist_task,
+    small_images_task,
 )
 from nres.systems.recurrent import RecurrentNetwork, characters, echo
 
@@ -106,6 +110,33 @@ def _learned_on(task: Callable[..., Task]) -> Callable[..., LearnedOptimizerSyst
 # batches is not known, so `data_seed` draws another.
 fashion_mnist_system = _learned_on(fashion_mnist_task)
 cifar10_system = _learned_on(cifar10_task)
+
+
+def celo2_system(
+    *,
+    base: bool = False,
+    shortest: int = 100,
+    horizon: int = 2000,
+    largest_scale: float = 1000.0,
+    test_episodes: int = 64,
+    **options: Any,
+) -> LearnedOptimizerSystem:
+    """Make the distribution of tasks on which Celo2 is trained; `options` are those of the task."""
+    return LearnedOptimizerSystem(
+        small_images_task(evaluated_on="train", **options),
+        Celo2(base=base),
+        horizon=LogUniform(shortest, horizon),
+        sequence="random",
+        scales=(1 / largest_scale, largest_scale),
+        outer="before",
+        cap=1.5 * math.log(10),
+        test_episodes=test_episodes,
+    )
+
+
+def _celo2(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "5e-5", "workers": 32, "window": 50, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adamw", "updates": 100_000} | settings))
 
 
 def _learned(**settings: Any) -> Preset:
@@ -229,6 +260,17 @@ SYSTEMS: dict[str, KnownSystem] = {
         {"model_seed": 66},
         start_seed=5,
         start=optimizer_start,
+    ),
+    # The recipe of Moudgil et al. (2026), who use PES and four data sets.
+    "celo2": KnownSystem(
+        "learn the optimizer Celo2 on small images, T = 100 to 2000",
+        celo2_system,
+        {
+            "pes": _celo2(),
+            "gpes": _celo2(period=500),
+            "nres": _celo2(),
+        },
+        LearnedOptimizerSystem,
     ),
     "swimmer": KnownSystem(
         "swim with three links (MuJoCo), T = 1000",

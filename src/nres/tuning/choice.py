@@ -15,7 +15,7 @@ from nres.checks import as_key, positive_number
 from nres.estimators import NRES, PES, TES, Estimator, FullES
 from nres.noise import Noise, Orthogonal
 from nres.pools.jax import as_pool
-from nres.system import Theta, as_theta
+from nres.system import Theta, as_theta, check_one_length
 from nres.tuning.budget import PROBES, TRIALS, Budget
 from nres.tuning.probes import Distance, Probe, Prober, scale
 from nres.tuning.trials import Trial, Trials
@@ -137,6 +137,7 @@ def tune(
     """
     began = time.perf_counter()
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
+    check_one_length("tune", pool)
     if method not in STRATEGIES:
         raise ValueError(f"method must be one of {', '.join(STRATEGIES)}; got {method!r}.")
     given = {

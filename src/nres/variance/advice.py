@@ -16,7 +16,7 @@ from nres.execution import choose
 from nres.measured import map_learned
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import as_theta, parameter_count
+from nres.system import as_theta, check_one_length, parameter_count
 from nres.variance.grid import Row, Sweep, sweep
 from nres.workers import Steps
 
@@ -156,6 +156,7 @@ def advise(
         noisy update.
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
+    check_one_length("advise", pool)
     horizon = pool.horizon
     total, sequential = map(int, budget)
     if sequential < 2 * horizon:

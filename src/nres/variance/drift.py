@@ -18,7 +18,7 @@ from nres.estimators.computing import compute_estimate
 from nres.estimators.nonfinite import NonFiniteError
 from nres.execution import compiled, repeat
 from nres.measured import all_learned
-from nres.system import Theta, as_theta
+from nres.system import Theta, as_theta, check_one_length
 from nres.updates import lift_update
 from nres.variance.measured import Measurement, check_samples, like, measure, split
 from nres.variance.statistics import Mean
@@ -101,6 +101,7 @@ def hysteresis(
         ```
     """
     theta, key = all_learned("hysteresis", as_theta(theta)), as_key(key)
+    check_one_length("hysteresis", estimator.pool)
     check_samples(samples, 0.95)
     windows = estimator.windows
     if windows == 1:

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from nres.checks import as_key, check_fits, check_period, positive_number, whole_number
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import as_theta
+from nres.system import as_theta, check_one_length
 from nres.variance.episodes import window_moments
 from nres.variance.measured import check_samples, like
 
@@ -137,6 +137,7 @@ def sweep(
         ```
     """
     pool, theta, key = as_pool(system), as_theta(theta), as_key(key)
+    check_one_length("sweep", pool)
     horizon = pool.horizon
     check_samples(samples, level)
     for name, values in {"sigmas": sigmas, "windows": windows, "workers": workers}.items():

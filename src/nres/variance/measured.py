@@ -18,7 +18,7 @@ from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import block_size, choose, compiled, repeat
 from nres.measured import learned
 from nres.pools.base import Pool
-from nres.system import Theta, as_theta, parameter_count, squared_norm
+from nres.system import Theta, as_theta, check_one_length, parameter_count, squared_norm
 from nres.variance.statistics import Moments
 from nres.workers import Steps
 
@@ -124,6 +124,7 @@ def measure(
         ```
     """
     theta, key = as_theta(theta), as_key(key)
+    check_one_length("measure", estimator.pool)
     estimator.pool.check(theta)
     check_samples(samples, level)
     together = together or estimator.group_size(theta) > 1

@@ -19,7 +19,7 @@ from nres.execution import block_size
 from nres.measured import all_learned
 from nres.noise import Gaussian
 from nres.pools.jax import as_pool
-from nres.system import Theta, as_theta, parameter_count
+from nres.system import Theta, as_theta, check_one_length, parameter_count
 from nres.variance.episodes import gpes, unroll
 from nres.workers import worker_keys
 
@@ -110,6 +110,7 @@ def predict(
     pool, theta = as_pool(system), all_learned("predict", as_theta(theta))
     key = as_key(jax.random.key(0) if key is None else key)
     periods = (period,) if isinstance(period, int) else tuple(period)
+    check_one_length("predict", pool)
     check_fits(window, pool.horizon)
     for each in periods:
         if each < pool.horizon:

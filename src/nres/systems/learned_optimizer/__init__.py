@@ -15,3 +15,4 @@ from nres.systems.learned_optimizer.tasks import Task as Task
 from nres.systems.learned_optimizer.tasks import cifar10_task as cifar10_task
 from nres.systems.learned_optimizer.tasks import classification as classification
 from nres.systems.learned_optimizer.tasks import fashion_mnist_task as fashion_mnist_task
+from nres.systems.learned_optimizer.tasks import small_images_task as small_images_task

@@ -1,6 +1,7 @@
 """A perceptron that classifies images: its loss and its gradient."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +28,17 @@ def init_dense(sizes: tuple[int, ...], key: Key[Array, ""]) -> Layers:
     ]
 
 
-def apply_dense(params: Layers, pixels: Float[Array, "batch ..."]) -> Float[Array, "batch classes"]:
-    """Compute logits, with GeLU between the layers."""
+def apply_dense(
+    params: Layers,
+    pixels: Float[Array, "batch ..."],
+    activation: Callable[[Array], Array] = jax.nn.gelu,
+) -> Float[Array, "batch classes"]:
+    """Compute logits, with an activation between the layers."""
     x = pixels.reshape(pixels.shape[0], -1)
     for i, layer in enumerate(params):
         x = x @ layer["weight"] + layer["bias"][None]
         if i < len(params) - 1:
-            x = jax.nn.gelu(x)
+            x = activation(x)
     return x
 
 

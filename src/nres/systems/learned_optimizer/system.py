@@ -1,5 +1,6 @@
 """The system of a learned optimizer: a model that the optimizer trains."""
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,12 +10,15 @@ import optax
 from jax.tree_util import GetAttrKey
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from nres.checks import check_memory, whole_number
+from nres.checks import check_memory, positive_number, whole_number
+from nres.lengths import Lengths
 from nres.system import System, Theta
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_task, index_table
 
-SEQUENCES = ("fixed", "random")
+SEQUENCES, OUTER = ("fixed", "random"), ("after", "before")
+# Numbers for the randomness of an episode's data set and scale.
+PART, SCALE = 2**32 - 1, 2**32 - 2
 
 
 class Training(NamedTuple):
@@ -24,11 +28,22 @@ class Training(NamedTuple):
     """The parameters of the model."""
     accumulators: PyTree
     """The state of the model's optimizer."""
+    drawn: "Drawn"
+    """The properties in which this episode differs from others."""
+
+
+class Drawn(NamedTuple):
+    """The properties of one episode; those that all episodes share are `None`."""
+
+    part: Int[Array, ""] | None
+    """The number of its data set."""
+    scale: Float[Array, ""] | None
+    """c, if the model has the parameters c·p."""
 
 
 def _with_stored_names(training: Training) -> tuple[tuple[tuple[GetAttrKey, Any], ...], None]:
     # Checkpoints identify arrays by these names, so the names of the first version are kept.
-    return tuple(zip(map(GetAttrKey, ("params", "memory")), training, strict=True)), None
+    return tuple(zip(map(GetAttrKey, ("params", "memory", "drawn")), training, strict=True)), None
 
 
 jax.tree_util.register_pytree_with_keys(
@@ -42,16 +57,29 @@ class LearnedOptimizerSystem(System):
     One step takes a batch, computes the gradient of the task's loss, lets the optimizer change the
     model, and computes the outer loss of the *changed* model on another batch. That loss is $L_t$.
 
+    With `sequence="random"` it is a distribution of tasks: every episode draws its initial model
+    and its batches, and, where options say so, its data set, its scale and its length.
+
     Args:
         task: The model to train and its data; by default, the paper's perceptron on Fashion-MNIST.
+            If the task has several data sets, every episode draws one.
         optimizer: The optimizer to learn; `PerParameterMLP()` by default.
-        horizon: T, the number of steps for which a model is trained.
+        horizon: T, the number of steps for which a model is trained, 1000 by default; or a
+            distribution of it, for example `nres.lengths.LogUniform(100, 2000)`.
         sequence: `"fixed"` uses the same initial model and sequence of batches in all episodes;
             `"random"` draws new ones in every episode.
         key: The random key of a fixed sequence; `jax.random.key(0)` by default.
+        scales: The smallest and the largest c, whose logarithm every episode draws uniformly, to
+            learn an optimizer that does not depend on the scale of parameters: the model is
+            p₀/c at first, and its loss is that of c·p. By default, c is 1.
+        outer: `"after"`, the loss of the changed model, as above; or `"before"`, the loss of the
+            model before the step, on the batch that it trains on.
+        cap: The largest loss: losses above it, or not finite, count as this number, and gradients
+            that are not finite as zero. By default, nothing is capped.
+        test_episodes: The number of episodes over which `metrics` averages.
 
     Raises:
-        ValueError: If `sequence` is neither of these, or the horizon is not positive.
+        ValueError: If an option is none of these, or out of bounds.
 
     Example:
         ```python
@@ -69,6 +97,11 @@ class LearnedOptimizerSystem(System):
     task: Task
     optimizer: LearnableOptimizer
     horizon: int = eqx.field(static=True)
+    lengths: Lengths | None = eqx.field(static=True)
+    scales: tuple[float, float] | None = eqx.field(static=True)
+    outer: str = eqx.field(static=True)
+    cap: float | None = eqx.field(static=True)
+    test_episodes: int = eqx.field(static=True)
     start: Params | None
     """The initial model of a fixed sequence."""
     table: Int[Array, "horizon 2 batch"] | None
@@ -79,21 +112,37 @@ class LearnedOptimizerSystem(System):
         task: Task | None = None,
         optimizer: LearnableOptimizer | None = None,
         *,
-        horizon: int = 1000,
+        horizon: int | Lengths = 1000,
         sequence: str = "fixed",
         key: Any = None,
+        scales: tuple[float, float] | None = None,
+        outer: str = "after",
+        cap: float | None = None,
+        test_episodes: int = 1,
     ):
         if sequence not in SEQUENCES:
             raise ValueError(f'sequence must be "fixed" or "random", got {sequence!r}.')
+        if outer not in OUTER:
+            raise ValueError(f'outer must be "after" or "before", got {outer!r}.')
         self.task = fashion_mnist_task() if task is None else task
         self.optimizer = PerParameterMLP() if optimizer is None else optimizer
-        self.horizon = whole_number("horizon", horizon)
+        self.lengths = horizon if isinstance(horizon, Lengths) else None
+        self.horizon = whole_number("horizon", self.lengths.most if self.lengths else horizon)
+        self.scales = None if scales is None else _range("scales", scales)
+        self.outer, self.cap = outer, None if cap is None else positive_number("cap", cap)
+        self.test_episodes = whole_number("test_episodes", test_episodes)
+        varied = self.lengths is not None or scales is not None or len(self.task.parts) > 1
+        if varied and sequence == "fixed":
+            raise ValueError(
+                "several data sets, scales and a distribution of horizons differ by episode: they "
+                'need sequence="random".'
+            )
         self.start = self.table = None
         if sequence == "fixed":
             model_key, data_key = jax.random.split(jax.random.key(0) if key is None else key)
             self.start = jax.jit(self.task.init)(model_key)
             check_memory(8 * self.horizon * self.task.batch, f"batches of {self.horizon:,} steps")
-            table = index_table(data_key, horizon, self.task.sizes, self.task.batch)
+            table = index_table(data_key, self.horizon, self.task.sizes, self.task.batch)
             self.table = jnp.asarray(table)
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
@@ -102,27 +151,36 @@ class LearnedOptimizerSystem(System):
 
     def init(self, theta: Theta, key: Key[Array, ""]) -> Training:
         params = self.task.init(key) if self.start is None else self.start
-        return Training(params, self.optimizer.init(params))
+        part = scale = None
+        if (count := len(self.task.parts)) > 1:
+            part = jax.random.randint(jax.random.fold_in(key, PART), (), 0, count, jnp.int32)
+        if self.scales is not None:
+            bounds = [math.log(bound) for bound in self.scales]
+            drawn = jax.random.uniform(jax.random.fold_in(key, SCALE), (), float, *bounds)
+            scale = jnp.exp(drawn)
+            params = _times(1 / scale, params)
+        return Training(params, self.optimizer.init(params), Drawn(part, scale))
 
     def step(self, state, theta, t, key):
-        train, evaluated_on = self._batches(t, key)
-        grads = self.task.gradient(state.params, train)
-        updates, accumulators = self.optimizer.update(
-            theta, grads, state.accumulators, state.params, t
-        )
-        params = optax.apply_updates(state.params, updates)
-        return Training(params, accumulators), self.task.outer_loss(params, evaluated_on)
-
-    def _batches(self, t, key):
-        data = (self.task.train, self.task.evaluated_on)
-        if self.table is not None:
-            indices = list(self.table[t])
+        params, accumulators, drawn = state
+        train, evaluated_on = self._batches(t, key, drawn.part)
+        model = _times(drawn.scale, params)
+        grads = _times(drawn.scale, self.task.gradient(model, train))
+        if self.cap is not None:
+            grads = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0), grads)
+        updates, accumulators = self.optimizer.update(theta, grads, accumulators, params, t)
+        params = optax.apply_updates(params, updates)
+        if self.outer == "before":
+            loss = self.task.outer_loss(model, train)
         else:
-            keys = jax.random.split(key)
-            indices = [
-                jax.random.randint(k, (self.task.batch,), 0, size, jnp.int32)
-                for k, size in zip(keys, self.task.sizes, strict=True)
-            ]
+            loss = self.task.outer_loss(_times(drawn.scale, params), evaluated_on)
+        if self.cap is not None:
+            loss = jnp.where(loss < self.cap, loss, jnp.asarray(self.cap, loss.dtype))
+        return Training(params, accumulators, drawn), loss
+
+    def _batches(self, t, key, part):
+        data = (self.task.train, self.task.evaluated_on)
+        indices = self.task.draw(key, part) if self.table is None else list(self.table[t])
         return [jax.tree.map(lambda x, i=i: x[i], d) for d, i in zip(data, indices, strict=True)]
 
     def losses(self, theta: Theta, key: Key[Array, ""]) -> Float[Array, " horizon"]:
@@ -138,14 +196,39 @@ class LearnedOptimizerSystem(System):
         return _losses(self, theta, key)
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Compute the mean loss of an episode, and the mean loss of its last tenth."""
-        losses = self.losses(theta, key)
+        """Compute the mean loss of whole episodes, and the mean loss of their last tenth."""
+        if self.test_episodes == 1:
+            losses = self.losses(theta, key)
+        else:
+            keys = jax.random.split(key, self.test_episodes)
+            losses = _many_losses(self, theta, keys).mean(axis=0)
         return {"loss": losses.mean(), "final_loss": losses[-max(1, self.horizon // 10) :].mean()}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
-        """The number of unroll steps in `metrics`, which is one episode."""
-        return self.horizon
+        """The number of unroll steps in `metrics`, whose episodes all last the whole horizon."""
+        return self.test_episodes * self.horizon
+
+
+def _range(name: str, given: Any) -> tuple[float, float]:
+    """Return two positive numbers in order, or raise an error."""
+    try:
+        least, most = (positive_number(name, each) for each in given)
+    except TypeError as error:
+        raise TypeError(f"{name} must be two numbers, got {given!r}.") from error
+    if not least < most:
+        raise ValueError(f"{name} must be two numbers in order, got {given!r}.")
+    return least, most
+
+
+def _times(scale: Float[Array, ""] | None, tree: Params) -> Params:
+    """Multiply every leaf by a number; `None` means 1."""
+    return tree if scale is None else jax.tree.map(lambda x: scale.astype(x.dtype) * x, tree)
+
+
+@eqx.filter_jit
+def _many_losses(system: LearnedOptimizerSystem, theta, keys):
+    return jax.vmap(lambda key: _losses(system, theta, key))(keys)
 
 
 @eqx.filter_jit

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import check_batch
-from nres.data import Images, cifar10, fashion_mnist
+from nres.data import Images, cifar10, fashion_mnist, grey
 from nres.systems.learned_optimizer.convolutional import init_convolutional
-from nres.systems.learned_optimizer.dense import init_dense
+from nres.systems.learned_optimizer.dense import apply_dense, init_dense
 from nres.systems.learned_optimizer.dispatch import (
     convolutional_gradient,
     convolutional_loss,
@@ -42,9 +42,12 @@ class Task(eqx.Module):
         batch: The number of examples per batch.
         gradient: A function from parameters and a batch to the gradient of `loss`;
             `jax.grad(loss)` by default.
+        parts: If the data are several data sets, one after another: how many examples each has in
+            `train` and in `evaluated_on`. Every episode then draws one of them.
 
     Raises:
-        ValueError: If the arrays of the data differ in length, or are shorter than a batch.
+        ValueError: If the arrays of the data differ in length, are shorter than a batch, or do not
+            consist of these parts.
 
     Example:
         ```python
@@ -66,6 +69,7 @@ class Task(eqx.Module):
     train: Batch
     evaluated_on: Batch
     batch: int = eqx.field(static=True)
+    parts: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -77,6 +81,7 @@ class Task(eqx.Module):
         outer_loss: Callable[[Params, Batch], Any] | None = None,
         batch: int,
         gradient: Callable[[Params, Batch], Params] | None = None,
+        parts: Sequence[tuple[int, int]] | None = None,
     ):
         self.gradient = jax.grad(loss) if gradient is None else gradient
         self.init, self.loss, self.outer_loss = init, loss, outer_loss or loss
@@ -85,6 +90,12 @@ class Task(eqx.Module):
             self.evaluated_on = jax.tree.map(jnp.asarray, evaluated_on)
         self.batch = batch
         check_batch(batch, train=self.train, evaluated_on=self.evaluated_on)
+        self.parts = (self.sizes,) if parts is None else tuple((a, b) for a, b in parts)
+        if tuple(map(sum, zip(*self.parts, strict=True))) != self.sizes:
+            raise ValueError(
+                f"parts must add up to the {self.sizes[0]:,} examples of train and the "
+                f"{self.sizes[1]:,} of evaluated_on, got {self.parts}."
+            )
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -92,11 +103,32 @@ class Task(eqx.Module):
         train, evaluated_on = (jax.tree.leaves(x)[0] for x in (self.train, self.evaluated_on))
         return train.shape[0], evaluated_on.shape[0]
 
+    def draw(
+        self, key: Key[Array, ""], part: Int[Array, ""] | None
+    ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
+        """Draw the examples of one step, to train on and to evaluate on.
+
+        Args:
+            key: The key of the step.
+            part: The number of the data set; `None` if there is only one.
+        """
+        bounds = np.cumsum([(0, 0), *self.parts], axis=0, dtype=np.int32)
+        if part is None:
+            first, size = bounds[0], bounds[-1]
+        else:
+            first = jnp.asarray(bounds)[part]
+            size = jnp.asarray(np.diff(bounds, axis=0))[part]
+        drawn = [
+            jax.random.randint(k, (self.batch,), 0, size[i], jnp.int32) + first[i]
+            for i, k in enumerate(jax.random.split(key))
+        ]
+        return drawn[0], drawn[1]
+
 
 def classification(
     init: Callable[[Any], Params],
     apply: Callable[[Params, Float[Array, "batch ..."]], Float[Array, "batch classes"]],
-    data: Images,
+    data: Images | Sequence[Images],
     *,
     batch: int,
     outer_loss: str = "cross-entropy",
@@ -107,7 +139,8 @@ def classification(
     Args:
         init: A function from a random key to the model's parameters.
         apply: A function from parameters and images, with pixels from 0 to 1, to logits.
-        data: The images in bytes, and their labels.
+        data: The images in bytes, and their labels; or several such data sets with images of one
+            size, of which every episode draws one.
         batch: The number of examples per batch.
         outer_loss: The loss of the optimizer itself: `"cross-entropy"`; `"capped"`, the
             cross-entropy of each example but at most $1.5 \ln 10$ (for ten classes); or
@@ -129,7 +162,7 @@ def _classification(
     init: Callable,
     loss: Callable[..., Any],
     gradient: Callable | None,
-    data: Images,
+    data: Images | Sequence[Images],
     batch: int,
     outer_loss: str,
     evaluated_on: str,
@@ -139,17 +172,29 @@ def _classification(
         raise ValueError(f"outer_loss must be one of {', '.join(LOSSES)}; got {outer_loss!r}.")
     if evaluated_on not in ("validation", "train"):
         raise ValueError(f'evaluated_on must be "validation" or "train", got {evaluated_on!r}.')
-    count = len(data.labels) * 4 // 5
-    validation = data.images[count:], data.labels[count:]
+    sets = [data] if isinstance(data, Images) else list(data)
+    counts = [len(each.labels) * 4 // 5 for each in sets]
+    train = [Images(*(x[:n] for x in each)) for each, n in zip(sets, counts, strict=True)]
+    others = train
+    if evaluated_on == "validation":
+        others = [Images(*(x[n:] for x in each)) for each, n in zip(sets, counts, strict=True)]
     return Task(
         init,
         functools.partial(loss, "cross-entropy"),
-        (data.images[:count], data.labels[:count]),
-        evaluated_on=validation if evaluated_on == "validation" else None,
+        _joined(train),
+        evaluated_on=None if others is train else _joined(others),
         outer_loss=functools.partial(loss, outer_loss),
         batch=batch,
         gradient=gradient,
+        parts=[(len(a.labels), len(b.labels)) for a, b in zip(train, others, strict=True)],
     )
+
+
+def _joined(sets: Sequence[Images]) -> tuple[np.ndarray, np.ndarray]:
+    if len({each.images.shape[1:] for each in sets}) != 1:
+        raise ValueError("data must be data sets with images of one size.")
+    images, labels = zip(*sets, strict=True)
+    return np.concatenate(images), np.concatenate(labels)
 
 
 # Options that earlier versions recorded in run folders, with their current names.
@@ -190,8 +235,7 @@ def fashion_mnist_task(
     Returns:
         The task.
     """
-    if not isinstance(hidden, Sequence) or not all(isinstance(n, int) and n > 0 for n in hidden):
-        raise ValueError(f"hidden must be a list of sizes, for example [32, 32]; got {hidden!r}.")
+    _check_sizes("hidden", hidden)
     data = fashion_mnist(size, data_dir=data_dir)
     init = functools.partial(init_dense, (size * size, *hidden, 10))
     return _classification(init, dense_loss, dense_gradient, data, batch, outer_loss, evaluated_on)
@@ -230,6 +274,46 @@ def cifar10_task(
     return _classification(
         init, convolutional_loss, convolutional_gradient, data, batch, outer_loss, evaluated_on
     )
+
+
+def small_images_task(
+    *,
+    data: Sequence[str] = ("fashion-mnist",),
+    hidden: Sequence[int] = (32,),
+    data_dir: str | Path | None = None,
+    batch: int = 64,
+    outer_loss: str = "cross-entropy",
+    evaluated_on: str = "validation",
+) -> Task:
+    """Make a task of grey 8 x 8 images and a perceptron with ReLU; the defaults are Celo2's.
+
+    Args:
+        data: The data sets, as for `nres.data.grey`. Every episode draws one of them.
+        hidden: The sizes of the hidden layers.
+        data_dir: The folder of the data sets' files; by default, the usual folders are searched.
+        batch: The number of examples per batch.
+        outer_loss: The loss of the optimizer itself, as for `classification`.
+        evaluated_on: `"validation"` or `"train"`, as for `classification`.
+
+    Returns:
+        The task.
+    """
+    if isinstance(data, str) or not data:
+        raise ValueError(f'data must be a list of names, for example ["mnist"]; got {data!r}.')
+    _check_sizes("hidden", hidden)
+    return classification(
+        functools.partial(init_dense, (64, *hidden, 10)),
+        functools.partial(apply_dense, activation=jax.nn.relu),
+        [grey(name, data_dir=data_dir) for name in data],
+        batch=batch,
+        outer_loss=outer_loss,
+        evaluated_on=evaluated_on,
+    )
+
+
+def _check_sizes(name: str, sizes: Any) -> None:
+    if not isinstance(sizes, Sequence) or not all(isinstance(n, int) and n > 0 for n in sizes):
+        raise ValueError(f"{name} must be a list of sizes, for example [32, 32]; got {sizes!r}.")
 
 
 def index_table(
