@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from nres_paper.celo2_comparisons import CELO2_COMPARISONS
 from nres_paper.default_comparisons import DEFAULT_COMPARISONS
 from nres_paper.lorenz_comparisons import LORENZ_COMPARISONS
 from nres_paper.mujoco_comparisons import MUJOCO_COMPARISONS
@@ -23,5 +24,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **PES_COMPARISONS,
         **RECURRENT_COMPARISONS,
         **WALKING_COMPARISONS,
+        **CELO2_COMPARISONS,
     }
 )

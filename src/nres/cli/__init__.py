@@ -12,7 +12,19 @@ import typer
 
 import nres
 from nres.caching import cache_compilations
-from nres.cli import auto, compare, data, demo, export, inspect, render, report, train, variance
+from nres.cli import (
+    auto,
+    compare,
+    data,
+    demo,
+    evaluate_optimizer,
+    export,
+    inspect,
+    render,
+    report,
+    train,
+    variance,
+)
 from nres.cli.console import plain as plain
 from nres.cli.console import say as say_line
 from nres.cli.errors import TOLD as TOLD
@@ -86,6 +98,7 @@ COMMANDS = {
         "report": report.report,
         "render": render.render,
         "export": export.export,
+        "evaluate-optimizer": evaluate_optimizer.evaluate_optimizer,
     },
     "Choose a method": {"advise": auto.advise, "variance": variance.variance},
 }

@@ -3,6 +3,7 @@
 from nres.figures.lorenz import draw_surface as draw_surface
 from nres.figures.lorenz import lorenz_paths as lorenz_paths
 from nres.figures.lorenz import losses_at as losses_at
+from nres.figures.optimizers import optimizers_figure as optimizers_figure
 from nres.figures.runs import comparison_figure as comparison_figure
 from nres.figures.runs import run_figure as run_figure
 from nres.figures.style import COLOURS as COLOURS

@@ -30,6 +30,7 @@ from nres.runs.metrics import MetricsError as MetricsError
 from nres.runs.metrics import read_lines as read_lines
 from nres.runs.metrics import read_metrics as read_metrics
 from nres.runs.names import SettingsError as SettingsError
+from nres.runs.optimizer_evaluation import evaluate_optimizers as evaluate_optimizers
 from nres.runs.registry import SYSTEMS as SYSTEMS
 from nres.runs.registry import KnownSystem as KnownSystem
 from nres.runs.registry import Preset as Preset

@@ -115,17 +115,19 @@ cifar10_system = _learned_on(cifar10_task)
 def celo2_system(
     *,
     base: bool = False,
-    shortest: int = 100,
     horizon: int = 2000,
     largest_scale: float = 1000.0,
     test_episodes: int = 64,
     **options: Any,
 ) -> LearnedOptimizerSystem:
-    """Make the distribution of tasks on which Celo2 is trained; `options` are those of the task."""
+    """Make the distribution of tasks on which Celo2 is trained.
+
+    Episodes take from a twentieth of `horizon` to `horizon` steps. `options` are those of the task.
+    """
     return LearnedOptimizerSystem(
         small_images_task(evaluated_on="train", **options),
         Celo2(base=base),
-        horizon=LogUniform(shortest, horizon),
+        horizon=LogUniform(max(1, horizon // 20), horizon),
         sequence="random",
         scales=(1 / largest_scale, largest_scale),
         outer="before",
@@ -194,6 +196,15 @@ def _walking(updates: int) -> dict[str, Preset]:
     return {
         "fulles": Preset(workers=20, **both),
         "nres": Preset(workers=1000, window=20, **both),
+    }
+
+
+def _hopping() -> dict[str, Preset]:
+    """Return presets of NRES and FullES that take about as many steps per update."""
+    both: dict[str, Any] = {"sigma": "0.025", "shaping": "scaled"}
+    return {
+        "fulles": Preset(lr="5e-4", workers=20, updates=120, **both),
+        "nres": Preset(lr="1e-3,250:2e-4", workers=400, window=50, updates=450, **both),
     }
 
 
@@ -377,13 +388,19 @@ SYSTEMS: dict[str, KnownSystem] = {
         BraxEnvironment,
         {"backend": "spring", "normalise": True},
     ),
+    "hopper": KnownSystem(
+        "hop on one leg until it falls (MuJoCo), T = 1000",
+        _mujoco("hopper"),
+        _hopping(),
+        MujocoPool,
+        {"normalise": True, "shift": 1.0},
+    ),
     # No settings are known that solve these, so the user gives a sigma and a learning rate.
     **{
         task: KnownSystem(
             f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
         )
         for task, what in (
-            ("hopper", "hop on one leg"),
             ("walker2d", "walk in a plane"),
             ("ant", "walk on four legs"),
             ("humanoid", "walk on two legs"),

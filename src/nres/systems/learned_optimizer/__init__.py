@@ -2,9 +2,22 @@
 
 from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP as AdafactorMLP
 from nres.systems.learned_optimizer.celo2 import Celo2 as Celo2
+from nres.systems.learned_optimizer.evaluating import BASELINES as BASELINES
+from nres.systems.learned_optimizer.evaluating import Contender as Contender
+from nres.systems.learned_optimizer.evaluating import evaluate_contender as evaluate_contender
+from nres.systems.learned_optimizer.evaluating import learned_contender as learned_contender
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer
 from nres.systems.learned_optimizer.export import save_optimizer as save_optimizer
+from nres.systems.learned_optimizer.interchange import read_celo2 as read_celo2
+from nres.systems.learned_optimizer.interchange import write_celo2 as write_celo2
+from nres.systems.learned_optimizer.interchange import write_pylo as write_pylo
+from nres.systems.learned_optimizer.interchange import write_torch as write_torch
+from nres.systems.learned_optimizer.models import HELD_OUT as HELD_OUT
+from nres.systems.learned_optimizer.models import autoencoder_task as autoencoder_task
+from nres.systems.learned_optimizer.models import convolutional_task as convolutional_task
+from nres.systems.learned_optimizer.models import recurrent_task as recurrent_task
+from nres.systems.learned_optimizer.models import transformer_task as transformer_task
 from nres.systems.learned_optimizer.optimizers import SGD as SGD
 from nres.systems.learned_optimizer.optimizers import Adam as Adam
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer as LearnableOptimizer

@@ -73,18 +73,22 @@ class AdafactorMLP(AveragingOptimizer):
         )
 
     def change(self, theta, g, p, averages, t):
-        inputs = jnp.stack([normalised(x, 1e-5) for x in _inputs(g, p, averages)], -1)
-        time = jnp.broadcast_to(time_inputs(t, p.dtype), (*p.shape, len(TIMES)))
-        output = apply_layers(theta["layers"], jnp.concatenate([inputs, time], -1))
-        return -self.step * output[..., 0] * jnp.exp(0.001 * output[..., 1])
+        inputs = _inputs(g, p, averages)
+        inputs = normalised(inputs, 1e-5, tuple(range(1, inputs.ndim)))
+        first, *others = theta["layers"]
+        # The time contributes the same to the first layer for every parameter.
+        weight, time = jnp.split(first["weight"], [INPUTS])
+        first = {"weight": weight, "bias": first["bias"] + time_inputs(t, time.dtype) @ time}
+        direction, magnitude = apply_layers([first, *others], inputs)
+        return -self.step * direction * jnp.exp(0.001 * magnitude)
 
 
 def _decay(theta: Array, first: tuple[float, ...]) -> Array:
     return 1 - (1 - jnp.asarray(first, theta.dtype)) * jnp.exp(10 * theta)
 
 
-def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]:
-    """Return the inputs of the network that are not of the time, each of the tensor's shape."""
+def _inputs(g: Array, p: Array, averages: Averages) -> Float[Array, "inputs ..."]:
+    """Return the inputs that are not of the time, each of the tensor's shape, before scaling."""
     m, root = averages.momenta, jax.lax.rsqrt(averages.second + 1e-6)
     scales, rows = averages.scales(), averages.rows
     # A tensor with one axis has one kind of second moment, and it takes both places.
@@ -94,4 +98,4 @@ def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]
         (g, p, *m, averages.second, *(m * root[None]), root, *(g[None] * scales), *rows, *columns),
         (*jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8), *scaled),
     ]
-    return [jnp.broadcast_to(x, p.shape) for group in groups for x in group]
+    return jnp.stack([jnp.broadcast_to(x, p.shape) for group in groups for x in group])

@@ -107,9 +107,9 @@ def longest_axes(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def normalised(
-    x: Float[Array, "..."], eps: float, axes: tuple[int, ...] | None = None
+    x: Float[Array, "..."], eps: float, axes: tuple[int, ...]
 ) -> Float[Array, "..."]:
-    """Divide by the root mean square over some axes, by default over all."""
+    """Divide by the root mean square over some axes."""
     return x * jax.lax.rsqrt(eps + jnp.mean(x**2, axes, keepdims=True))
 
 
@@ -129,10 +129,13 @@ def _moved(old: Array, new: Array, decays: Array) -> Array:
     return decays * old + (1 - decays) * new[None]
 
 
-def apply_layers(layers: Layers, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
-    """Apply a network with ReLU between its layers to the last axis."""
-    rows = x.reshape(-1, x.shape[-1])
+def apply_layers(layers: Layers, x: Float[Array, "inputs ..."]) -> Float[Array, "outputs ..."]:
+    """Apply a network with ReLU between its layers to the first axis.
+
+    With the inputs in front, each of them is contiguous, and one kernel of a GPU can make them all.
+    """
+    columns = x.reshape(x.shape[0], -1)
     for i, layer in enumerate(layers):
         weight, bias = (layer[name].astype(x.dtype) for name in ("weight", "bias"))
-        rows = (jax.nn.relu(rows) if i else rows) @ weight + bias[None]
-    return rows.reshape(*x.shape[:-1], -1)
+        columns = weight.T @ (jax.nn.relu(columns) if i else columns) + bias[:, None]
+    return columns.reshape(-1, *x.shape[1:])

@@ -82,18 +82,18 @@ class Celo2(AveragingOptimizer):
     def _direction(self, theta, g, p, averages: Averages) -> Array:
         if p.ndim < 2 and not self.base:
             return BIAS_RATE * averages.momenta[0] * jax.lax.rsqrt(averages.second + 1e-8)
-        inputs = jnp.stack(_inputs(g, p, averages), -1)
+        inputs = normalised(_inputs(g, p, averages), EPS, _last_two(p))
         # A tensor with one axis has neither rows nor columns, whose inputs are the last.
         first, *others = theta
-        first = {**first, "weight": first["weight"][: inputs.shape[-1]]}
-        u = apply_layers([first, *others], inputs)[..., 0]
+        first = {**first, "weight": first["weight"][: len(inputs)]}
+        u = apply_layers([first, *others], inputs)[0]
         if not self.base:
             u = nearly_orthogonal(u)
         return normalised(u, EPS, _last_two(u))
 
 
-def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]:
-    """Return the inputs of the network, each of the tensor's shape."""
+def _inputs(g: Array, p: Array, averages: Averages) -> Float[Array, "inputs ..."]:
+    """Return the inputs of the network before they are scaled, each of the tensor's shape."""
     m, root, scales = averages.momenta, jax.lax.rsqrt(averages.second + 1e-8), averages.scales()
     inputs = [g, jnp.clip(g, -0.1, 0.1), p, *m, averages.second, *(m * root[None]), root]
     inputs += [*(g[None] * scales), g * root]
@@ -101,8 +101,7 @@ def _inputs(g: Array, p: Array, averages: Averages) -> list[Float[Array, "..."]]
     if columns is not None:
         inputs += [*rows, *columns, *jax.lax.rsqrt(rows + 1e-8), *jax.lax.rsqrt(columns + 1e-8)]
         inputs += [*(m * scales)]
-    wide = [jnp.broadcast_to(x, p.shape) for x in inputs]
-    return [normalised(x, EPS, _last_two(p)) for x in wide]
+    return jnp.stack([jnp.broadcast_to(x, p.shape) for x in inputs])
 
 
 def _last_two(x: Array) -> tuple[int, ...]:

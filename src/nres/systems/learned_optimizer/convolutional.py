@@ -18,15 +18,17 @@ from nres.systems.learned_optimizer.fusing import Batch, Layers
 from nres.systems.learned_optimizer.losses import mean_loss
 
 
-def init_convolutional(blocks: int, channels: int, key: Key[Array, ""]) -> Layers:
-    """Draw initial weights; biases are zero."""
+def init_convolutional(
+    blocks: int, channels: int, key: Key[Array, ""], *, size: int = 32, colours: int = 3
+) -> Layers:
+    """Draw initial weights for images of this size; biases are zero."""
     *keys, last = jax.random.split(key, blocks + 1)
-    params, inputs = [], 3
+    params, inputs = [], colours
     for k in keys:
         weight = initial_weight(k, (3, 3, inputs, channels), 9 * inputs)
         params.append({"weight": weight, "bias": jnp.zeros(channels)})
         inputs = channels
-    inputs = channels * (32 // 2**blocks) ** 2
+    inputs = channels * (size // 2**blocks) ** 2
     params.append({"weight": initial_weight(last, (inputs, 10), inputs), "bias": jnp.zeros(10)})
     return params
 
@@ -53,7 +55,7 @@ def block_loss(block: Callable, what: str, params: Layers, batch: Batch) -> Floa
     return mean_loss(functools.partial(apply_convolutional, block), what, params, batch)
 
 
-def apply_convolutional(block, params: Layers, pixels: Float[Array, "batch height width 3"]):
+def apply_convolutional(block, params: Layers, pixels: Float[Array, "batch height width colours"]):
     """Compute logits with blocks and a linear layer."""
     x = pixels
     for layer in params[:-1]:

@@ -235,7 +235,7 @@ def fashion_mnist_task(
     Returns:
         The task.
     """
-    _check_sizes("hidden", hidden)
+    check_sizes("hidden", hidden)
     data = fashion_mnist(size, data_dir=data_dir)
     init = functools.partial(init_dense, (size * size, *hidden, 10))
     return _classification(init, dense_loss, dense_gradient, data, batch, outer_loss, evaluated_on)
@@ -300,7 +300,7 @@ def small_images_task(
     """
     if isinstance(data, str) or not data:
         raise ValueError(f'data must be a list of names, for example ["mnist"]; got {data!r}.')
-    _check_sizes("hidden", hidden)
+    check_sizes("hidden", hidden)
     return classification(
         functools.partial(init_dense, (64, *hidden, 10)),
         functools.partial(apply_dense, activation=jax.nn.relu),
@@ -311,7 +311,8 @@ def small_images_task(
     )
 
 
-def _check_sizes(name: str, sizes: Any) -> None:
+def check_sizes(name: str, sizes: Any) -> None:
+    """Raise a `ValueError` unless `sizes` is a list of positive integers."""
     if not isinstance(sizes, Sequence) or not all(isinstance(n, int) and n > 0 for n in sizes):
         raise ValueError(f"{name} must be a list of sizes, for example [32, 32]; got {sizes!r}.")
 

@@ -1,0 +1,101 @@
+"""`nres evaluate-optimizer`: compare learned optimizers with others on tasks that are new to them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from nres.cli.console import compact_table, say
+from nres.cli.errors import explained
+from nres.cli.options import Quiet, whole
+from nres.figures import optimizers_figure
+from nres.runs import SettingsError, evaluate_optimizers
+from nres.runs.names import unknown
+from nres.runs.optimizer_evaluation import times_text
+from nres.runs.settings import EVERYDAY
+from nres.systems.learned_optimizer import HELD_OUT, read_optimizer
+
+
+@explained
+def evaluate_optimizer(
+    files: Annotated[
+        list[str],
+        typer.Argument(help="Files of learned optimizers, or names of shipped ones.", metavar="FILE"),
+    ],
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Train on these tasks, separated by commas.",
+            metavar="NAMES",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = ",".join(HELD_OUT),
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Train each model for N steps.",
+            callback=whole(),
+            metavar="N",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = 1000,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Train N models per task.", callback=whole(), metavar="N", rich_help_panel=EVERYDAY
+        ),
+    ] = 3,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write the evaluation to this folder, or continue the one in it.",
+            metavar="FOLDER",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = Path("runs/evaluation"),
+    quiet: Quiet = False,
+) -> None:
+    """Compare learned optimizers with Adam, AdamW, momentum, Muon and schedule-free AdamW.
+
+    Every optimizer tries its learning rates on every task, and the best counts. The same command
+    continues an evaluation that was interrupted.
+
+    Example: nres evaluate-optimizer mine.npz --tasks convolutional,transformer
+    """
+    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    for name in names:
+        if name not in HELD_OUT:
+            raise SettingsError(unknown("task", name, HELD_OUT))
+    if len(set(names)) < len(names) or not names:
+        raise SettingsError(f"--tasks must name each task once, got {tasks!r}.")
+    learned = {Path(file).stem: read_optimizer(file)[:2] for file in files}
+    if len(learned) < len(files):
+        raise SettingsError("the files must have different names, which name the optimizers.")
+    console = Console()
+    with console.status("") as status:
+
+        def report(what: str, done: int, total: int) -> None:
+            status.update(f"{what} ({done + 1} of {total})")
+
+        result = evaluate_optimizers(
+            learned, out, tasks=names, steps=steps, seeds=seeds, report=report
+        )
+    optimizers_figure(result, list(learned), out / "evaluation.png")
+    if not quiet:
+        console.print(_table(result))
+        say(f"Evaluation: {out}", console)
+
+
+def _table(result: dict[str, Any]) -> Any:
+    every = list(next(iter(result["tasks"].values()))["optimizers"])
+    title = f"Training loss and speedup over Adam, {result['steps']:,} steps"
+    table = compact_table(title, "task", "optimizer", "rate", "loss", "speedup")
+    for task, found in result["tasks"].items():
+        for i, name in enumerate(every):
+            row = found["optimizers"][name]
+            loss = "diverged" if row["final_loss"] is None else f"{row['final_loss']:.4g}"
+            table.add_row(
+                task if i == 0 else "", name, f"{row['rate']:g}", loss, times_text(row)
+            )
+    return table

@@ -1,0 +1,245 @@
+"""Learned optimizers for other libraries: PyTorch, PyLO, and the authors' code of Celo2."""
+
+import importlib.resources
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from nres.files import read_plain, replacing, write_text
+from nres.system import Theta
+from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP
+from nres.systems.learned_optimizer.celo2 import INPUTS, Celo2
+from nres.systems.learned_optimizer.export import OptimizerFileError, save_optimizer
+from nres.systems.learned_optimizer.fusing import Layers
+from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
+
+TEMPLATE = "foreign/torch_optimizer.py"
+# The number of inputs in each of the groups in which others store the first layer of Celo2.
+GROUPS = (1, 1, 1, 3, 1, 3, 1, 3, 1, 3, 3, 3, 3, 3)
+# The number of the extension type with which flax stores arrays in msgpack.
+ARRAY = 1
+LARGEST_FILE = 10_000_000
+Arrays = dict[str, Float[np.ndarray, "..."]]
+
+
+def write_torch(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple[Path, Path]:
+    """Write an optimizer for PyTorch: a module that needs torch alone, and its weights.
+
+    Args:
+        path: The `.py` file; the weights are written beside it, as `.safetensors`.
+        optimizer: A `Celo2`, an `AdafactorMLP` or a `PerParameterMLP`.
+        theta: Its parameters.
+
+    Returns:
+        The two files.
+
+    Raises:
+        OptimizerFileError: If the optimizer is none of these, or `path` is no name of a module.
+
+    Example:
+        ```python
+        write_torch(Path("mine.py"), optimizer, theta)     # from mine import LearnedOptimizer
+        ```
+    """
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise OptimizerFileError(f"{path} must be the name of a Python module, as in mine.py.")
+    source = importlib.resources.files("nres.systems.learned_optimizer").joinpath(TEMPLATE)
+    weights = path.with_suffix(".safetensors")
+    about = {"optimizer": type(optimizer).__name__, "settings": json.dumps(_settings(optimizer))}
+    _write_safetensors(weights, _layers_by_name(optimizer, theta), about)
+    write_text(path, source.read_text(encoding="utf-8").replace("NAME", path.stem))
+    return path, weights
+
+
+def write_pylo(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple[Path]:
+    """Write the weights of a `Celo2` as a state dict of PyLO's `CELO2MLP`, in safetensors.
+
+    Args:
+        path: The `.safetensors` file.
+        optimizer: The `Celo2`.
+        theta: Its parameters.
+
+    Returns:
+        The file. Load it with `network.load_state_dict(safetensors.torch.load_file(path))`.
+
+    Raises:
+        OptimizerFileError: If the optimizer is another, or the name has another ending.
+    """
+    if path.suffix != ".safetensors":
+        raise OptimizerFileError(f"{path} must end in .safetensors.")
+    first, *others = _celo2_layers(optimizer, theta)
+    arrays = {f"w0.{i}": part for i, part in enumerate(_split(first["weight"]))}
+    arrays["b0"] = first["bias"]
+    for i, layer in enumerate(others):
+        arrays[f"dense_w.{i}"], arrays[f"dense_b.{i}"] = layer["weight"], layer["bias"]
+    _write_safetensors(path, arrays, {"format": "pt"})
+    return (path,)
+
+
+def write_celo2(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple[Path]:
+    """Write the weights of a `Celo2` as its authors' code stores them, in msgpack.
+
+    Args:
+        path: The `.msgpack` file.
+        optimizer: The `Celo2`.
+        theta: Its parameters.
+
+    Returns:
+        The file.
+
+    Raises:
+        OptimizerFileError: If the optimizer is another, or the name has another ending.
+    """
+    if path.suffix != ".msgpack":
+        raise OptimizerFileError(f"{path} must end in .msgpack.")
+    first, *others = _celo2_layers(optimizer, theta)
+    arrays = {f"w0__{i}": part for i, part in enumerate(_split(first["weight"]))}
+    arrays["b0"] = first["bias"]
+    for i, layer in enumerate(others, 1):
+        arrays[f"w{i}"], arrays[f"b{i}"] = layer["weight"], layer["bias"]
+    import msgpack
+
+    packed = msgpack.packb({name: _packed(array) for name, array in arrays.items()})
+    with replacing(path) as partial:
+        partial.write_bytes(packed)
+    return (path,)
+
+
+def read_celo2(path: str | Path) -> Layers:
+    """Read weights of `Celo2` that its authors' code or `nres export --to celo2` wrote.
+
+    Args:
+        path: A file in flax's msgpack format. Arrays are recognised by the last parts of their
+            names.
+
+    Returns:
+        The parameters of a `Celo2`.
+
+    Raises:
+        OptimizerFileError: If the file does not hold them.
+
+    Example:
+        ```python
+        optimizer = Celo2(lr=1.0).as_optax(read_celo2("theta.state"))
+        ```
+    """
+    import msgpack
+
+    try:
+        tree = msgpack.unpackb(
+            read_plain(Path(path), LARGEST_FILE), ext_hook=_unpacked, strict_map_key=False
+        )
+        arrays = dict(_named(tree))
+        weights = [np.concatenate([arrays[f"w0__{i}"] for i in range(len(GROUPS))])]
+        weights += [arrays[f"w{i}"] for i in (1, 2)]
+        layers = [{"weight": w, "bias": arrays[f"b{i}"]} for i, w in enumerate(weights)]
+    except (ValueError, LookupError, TypeError, msgpack.UnpackException) as error:
+        raise OptimizerFileError(f"{path} holds no weights of Celo2: {error}.") from error
+    shapes = [(layer["weight"].shape, layer["bias"].shape) for layer in layers]
+    expected = [((INPUTS, 8), (8,)), ((8, 8), (8,)), ((8, 3), (3,))]
+    if shapes != expected:
+        raise OptimizerFileError(f"{path} has layers of shapes {shapes}, not {expected}.")
+    return [{k: v.astype(np.float32) for k, v in layer.items()} for layer in layers]
+
+
+WRITERS = {"torch": write_torch, "pylo": write_pylo, "celo2": write_celo2}
+"""Writers of the formats other than nres's own, by name."""
+
+
+def write_for(
+    format: str, path: Path, optimizer: LearnableOptimizer, theta: Theta, about: dict[str, Any]
+) -> tuple[Path, ...]:
+    """Write an optimizer in a format: `"optax"`, which is nres's own, or one of `WRITERS`."""
+    if format in WRITERS:
+        return WRITERS[format](path, optimizer, theta)
+    save_optimizer(path, optimizer, theta, about)
+    return (path,)
+
+
+def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
+    if isinstance(optimizer, Celo2):
+        return {"lr": optimizer.lr, "base": optimizer.base}
+    return {"step": optimizer.step} if isinstance(optimizer, AdafactorMLP) else {}
+
+
+def _layers_by_name(optimizer: LearnableOptimizer, theta: Theta) -> Arrays:
+    decays: Mapping[str, Any] = {}
+    if isinstance(optimizer, Celo2):
+        layers = _celo2_layers(optimizer, theta)
+    elif isinstance(optimizer, AdafactorMLP):
+        layers = theta["layers"]
+        decays = {f"decays.{name}": theta[name] for name in ("momenta", "second", "factored")}
+    elif isinstance(optimizer, PerParameterMLP):
+        pairs = optimizer.network.layers(theta)
+        layers = [{"weight": weight, "bias": bias} for weight, bias in pairs]
+    else:
+        raise OptimizerFileError(
+            f"{type(optimizer).__name__} cannot be written for torch: only Celo2, AdafactorMLP "
+            "and PerParameterMLP can."
+        )
+    named = {f"layers.{i}.{k}": layer[k] for i, layer in enumerate(layers) for k in layer}
+    return {name: np.asarray(array, np.float32) for name, array in {**named, **decays}.items()}
+
+
+def _celo2_layers(optimizer: LearnableOptimizer, theta: Theta) -> list[dict[str, np.ndarray]]:
+    if not isinstance(optimizer, Celo2):
+        raise OptimizerFileError(f"this format is for Celo2, not for {type(optimizer).__name__}.")
+    return [{k: np.asarray(v, np.float32) for k, v in layer.items()} for layer in theta]
+
+
+def _split(weight: np.ndarray) -> list[np.ndarray]:
+    return np.split(weight, np.cumsum(GROUPS)[:-1])
+
+
+def _write_safetensors(path: Path, arrays: Arrays, about: dict[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": about}
+    at, parts = 0, []
+    for name, array in arrays.items():
+        data = np.ascontiguousarray(array, "<f4").tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(array.shape),
+            "data_offsets": [at, at + len(data)],
+        }
+        parts.append(data)
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight bytes
+    with replacing(path) as partial:
+        partial.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+
+
+def _packed(array: np.ndarray) -> Any:
+    import msgpack
+
+    array = np.asarray(array, "<f4")
+    return msgpack.ExtType(ARRAY, msgpack.packb((array.shape, array.dtype.name, array.tobytes())))
+
+
+def _unpacked(code: int, data: bytes) -> np.ndarray:
+    import msgpack
+
+    if code != ARRAY:
+        raise ValueError(f"it has values of an unknown type {code}")
+    shape, name, content = msgpack.unpackb(data)
+    name = name.decode() if isinstance(name, bytes) else name
+    if name not in ("float32", "float64", "bfloat16"):
+        raise ValueError(f"it has an array of {name}")
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.frombuffer(content, ml_dtypes.bfloat16).astype(np.float32).reshape(shape)
+    return np.frombuffer(content, name).reshape(shape)
+
+
+def _named(tree: Any) -> Any:
+    """Yield the arrays of nested dictionaries with the last parts of their names."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _named(value)
+        elif isinstance(value, np.ndarray):
+            yield str(name).rpartition("/")[2], value
