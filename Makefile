@@ -17,17 +17,21 @@ SECONDS ?= 600
 
 SPELLED := src docs tests tools benchmarks examples .github $(wildcard *.md)
 
-.PHONY: demo test test-slow test-all torture scripts lint format docs wheel bench clean
+.PHONY: demo test test-slow test-torch test-all torture scripts lint format docs wheel bench clean
 
 demo: .venv/installed
 	$(BIN)/nres demo
 
 test: .venv/installed-test
-	$(PYTEST) -m 'not scripts and not slow'
+	$(PYTEST) -m 'not scripts and not slow and not torch'
 
 # Tests that need a cluster, kills, a browser or more than a few seconds.
 test-slow: .venv/installed-test
 	$(PYTEST) -m 'slow and not scripts'
+
+# Exported optimizers in torch, which takes several gigabytes.
+test-torch: .venv/installed-torch
+	$(BIN)/python -m pytest -m torch
 
 test-all: test test-slow scripts
 	$(BIN)/python tests/torture --seconds 150 --tries 30 --out .torture
@@ -84,6 +88,10 @@ clean:
 
 .venv/installed-test: .venv/installed
 	$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv/installed-torch: .venv/installed-test
+	$(INSTALL) torch safetensors
 	@touch $@
 
 .venv/installed-lint: .venv/installed-test

@@ -1,6 +1,5 @@
 """Learned optimizers as files: exported, read back, refused, and shipped with their images."""
 
-import importlib.util
 import json
 from pathlib import Path
 

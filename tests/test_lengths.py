@@ -75,9 +75,12 @@ def test_lengths_are_drawn_with_their_probabilities():
     drawn = np.asarray(jax.vmap(lambda k, f: LENGTHS.draw(k, f, 2))(keys, first))
     for length, p in probabilities().items():
         assert abs((drawn == length).mean() - p) < 4 * np.sqrt(p * (1 - p) / len(keys))
-    assert drawn.min() == 2 and drawn.max() == 8
+    assert drawn.min() == 2
+    assert drawn.max() == 8
     assert LENGTHS.mean() == pytest.approx(sum(k * p for k, p in probabilities().items()))
-    assert LENGTHS.windows(3) == pytest.approx(sum(-(-k // 3) * p for k, p in probabilities().items()))
+    assert LENGTHS.windows(3) == pytest.approx(
+        sum(-(-k // 3) * p for k, p in probabilities().items())
+    )
 
 
 def test_workers_meet_windows_as_often_at_first_as_in_the_long_run():
@@ -133,9 +136,7 @@ USES = {
         Growing(), THETA, jax.random.key(0), budget=(10**6, 10**4)
     ),
     "measure": lambda: nres.variance.measure(ESTIMATORS["NRES"], THETA, jax.random.key(0)),
-    "tune": lambda: nres.tune(
-        Growing(), theta=THETA, key=jax.random.key(0), total_steps=10**6
-    ),
+    "tune": lambda: nres.tune(Growing(), theta=THETA, key=jax.random.key(0), total_steps=10**6),
 }
 
 

@@ -101,7 +101,8 @@ def test_an_episode_keeps_to_its_data_set():
         for i in range(20):
             batches = system._batches(0, jax.random.fold_in(KEY, i), jnp.int32(part))
             for images, _ in batches:
-                assert images.min() >= within[0] and images.max() <= within[1]
+                assert images.min() >= within[0]
+                assert images.max() <= within[1]
 
 
 def test_losses_are_capped_and_gradients_finite():
@@ -119,9 +120,7 @@ def test_losses_are_capped_and_gradients_finite():
 
 def test_members_share_everything_that_is_drawn():
     """Before the first step nothing depends on theta, so that pairs differ in nothing."""
-    system = random_system(
-        scales=(0.5, 2.0), outer="before", horizon=LogUniform(2, 6)
-    )
+    system = random_system(scales=(0.5, 2.0), outer="before", horizon=LogUniform(2, 6))
     estimator = nres.NRES(system, workers=40, window=1, sigma=0.1)
     theta = system.initial_theta(KEY)
     state = estimator.init(theta, KEY)
@@ -149,8 +148,10 @@ def test_the_recipe_of_celo2():
     model = jax.eval_shape(system.task.init, KEY)
     assert sum(leaf.size for leaf in jax.tree.leaves(model)) == 2410
     assert (system.task.batch, system.task.sizes) == (64, (48_000, 48_000))
-    assert system.cap == 1.5 * math.log(10) and system.outer == "before"
-    assert system.lengths == LogUniform(100, 2000) and system.scales == (1e-3, 1e3)
+    assert system.cap == 1.5 * math.log(10)
+    assert system.outer == "before"
+    assert system.lengths == LogUniform(100, 2000)
+    assert system.scales == (1e-3, 1e3)
     pes = known.presets["pes"]
     inner = pes.updates * pes.workers * 2 * pes.window
     assert inner == 320_000_000

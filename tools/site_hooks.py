@@ -35,6 +35,7 @@ MODULES = [
     "nres.systems.learned_optimizer",
     "nres.systems.recurrent",
     "nres.pools",
+    "nres.lengths",
     "nres.measured",
     "nres.placement",
     "nres.noise",

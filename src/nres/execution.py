@@ -106,12 +106,12 @@ def run_episodes(
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
         rows = joined(jax.tree.map(jnp.add, learned(rows), drawn), measured(rows))
     thetas = jax.tree.map(lambda x: x[None], rows)
-    lengths = None
-    if pool.lengths is not None:
-        lengths = ends_of(pool, keys, jnp.zeros(count, bool), pool.horizon)
-    result = pool.advance_arrays(None, thetas, keys, start, pool.horizon, lengths)
-    mean = pool.horizon if pool.lengths is None else pool.lengths.mean()
-    return result.loss[0] / mean, result.steps[0]
+    if pool.lengths is None:
+        result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
+        return result.loss[0] / pool.horizon, result.steps[0]
+    ends = jnp.asarray(ends_of(pool, keys, jnp.zeros(count, bool), pool.horizon))
+    result = pool.advance_arrays(None, thetas, keys, start, pool.horizon, ends)
+    return result.loss[0] / pool.lengths.mean(), result.steps[0]
 
 
 def needed_lengths(runner: Runner, length: Int[Array, " workers"]) -> Int[Array, " workers"] | None:

@@ -59,9 +59,7 @@ class Lengths(abc.ABC):
         longer = np.cumsum(self.probabilities()[::-1])[::-1]  # longer[k]: at least k steps
         return np.r_[0.0, np.cumsum(longer[1::window])] / self.windows(window)
 
-    def draw(
-        self, episode: Key[Array, ""], first: Bool[Array, ""], window: int
-    ) -> Int[Array, ""]:
+    def draw(self, episode: Key[Array, ""], first: Bool[Array, ""], window: int) -> Int[Array, ""]:
         """Draw the length of an episode.
 
         Args:
@@ -89,7 +87,7 @@ class Lengths(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LogUniform(Lengths):
-    r"""Lengths whose logarithm is uniform: $T = \lfloor e^u \rfloor$, u from ln `least` to ln `most`.
+    r"""Log-uniform lengths: $T = \lfloor e^u \rfloor$, with u uniform from ln `least` to ln `most`.
 
     Raises:
         ValueError: If `least` is not positive, or `most` is not larger.
@@ -114,11 +112,3 @@ class LogUniform(Lengths):
         bounds = np.arange(self.least, self.most + 1)
         shares = np.diff(np.log(bounds)) / np.log(self.most / self.least)
         return np.r_[np.zeros(self.least), shares, 0.0]
-
-
-def starting_windows(
-    lengths: Int[Array, " workers"], places: Float[Array, " workers"], window: int
-) -> Int[Array, " workers"]:
-    """Return the window at which each worker begins, given places from 0 to 1 in its episode."""
-    counts = -(-lengths // window)
-    return jnp.minimum((places * counts.astype(places.dtype)).astype(jnp.int32), counts - 1)

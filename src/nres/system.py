@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import equinox as eqx
 import jax
@@ -78,8 +78,8 @@ class System(eqx.Module, metaclass=_SystemMeta):
     # Without an annotation this is not a field: subclasses set a class attribute or add a field.
     absorbing_loss = 0.0
 
-    # Like `absorbing_loss`, this may be a class attribute or a static field.
-    lengths = None
+    # Like `absorbing_loss`: subclasses set a class attribute or add a static field.
+    lengths = cast(Lengths | None, None)
 
     initial_theta: ClassVar[Callable[..., PyTree] | None] = None
     """Optional method: `initial_theta(key)` returns the parameters to start from."""

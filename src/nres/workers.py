@@ -128,6 +128,14 @@ def places_evenly(key: Key[Array, ""], workers: int) -> Float[Array, " workers"]
     return (jnp.arange(workers, dtype=turn.dtype) / workers + turn) % 1
 
 
+def starting_windows(
+    lengths: Int[Array, " workers"], places: Float[Array, " workers"], window: int
+) -> Int[Array, " workers"]:
+    """Return the window at which each worker begins, given places from 0 to 1 in its episode."""
+    counts = -(-lengths // window)
+    return jnp.minimum((places * counts.astype(places.dtype)).astype(jnp.int32), counts - 1)
+
+
 class Carry(eqx.Module):
     """The values that workers carry from window to window."""
 

@@ -1,4 +1,4 @@
-"""Comparisons on robots that walk, as data; they are not in the paper.
+"""Comparisons on robots that walk in Brax, as data; they are not in the paper.
 
 The levels are those at which Mania, Guy and Recht, *Simple random search of static linear policies
 is competitive for reinforcement learning* (NeurIPS 2018), call the robots of the same names in
@@ -49,19 +49,5 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,
         **_BRAX,
-    ),
-    "walk-hopper": Comparison(
-        claim="A linear policy solves Hopper in MuJoCo with NRES, in fewer sequential steps than "
-        "with FullES.",
-        system="hopper",
-        runs={"NRES": often("nres", 450, 15), "FullES": often("fulles", 120, 4)},
-        level=-3.12,
-        **_BRAX
-        | {
-            "tier": "cpu",
-            "axis": "sequential_steps",
-            "remark": "Both methods take about as many steps per update while the robot falls "
-            "early. Pilot runs chose the learning rates.",
-        },
     ),
 }

@@ -1,4 +1,4 @@
-"""`nres evaluate-optimizer`: compare learned optimizers with others on tasks that are new to them."""
+"""`nres evaluate-optimizer`: compare learned optimizers with others on new tasks."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,9 @@ from nres.systems.learned_optimizer import HELD_OUT, read_optimizer
 def evaluate_optimizer(
     files: Annotated[
         list[str],
-        typer.Argument(help="Files of learned optimizers, or names of shipped ones.", metavar="FILE"),
+        typer.Argument(
+            help="Files of learned optimizers, or names of shipped ones.", metavar="FILE"
+        ),
     ],
     tasks: Annotated[
         str,
@@ -81,7 +83,7 @@ def evaluate_optimizer(
         result = evaluate_optimizers(
             learned, out, tasks=names, steps=steps, seeds=seeds, report=report
         )
-    optimizers_figure(result, list(learned), out / "evaluation.png")
+    optimizers_figure(result, list(learned), out / "evaluation")
     if not quiet:
         console.print(_table(result))
         say(f"Evaluation: {out}", console)
@@ -95,7 +97,5 @@ def _table(result: dict[str, Any]) -> Any:
         for i, name in enumerate(every):
             row = found["optimizers"][name]
             loss = "diverged" if row["final_loss"] is None else f"{row['final_loss']:.4g}"
-            table.add_row(
-                task if i == 0 else "", name, f"{row['rate']:g}", loss, times_text(row)
-            )
+            table.add_row(task if i == 0 else "", name, f"{row['rate']:g}", loss, times_text(row))
     return table

@@ -7,40 +7,71 @@ import typer
 
 from nres.cli.console import say
 from nres.cli.errors import explained
-from nres.cli.options import Best, RunFolder, TrustCode
+from nres.cli.options import Best, TrustCode
 from nres.runs import Run, RunError, SettingsError, write_optimizer
+from nres.runs.names import unknown
 from nres.runs.settings import EVERYDAY
-from nres.systems.learned_optimizer import LearnedOptimizerSystem
+from nres.systems.learned_optimizer import (
+    FORMATS,
+    LearnedOptimizerSystem,
+    read_optimizer,
+    write_for,
+)
 
 
 @explained
 def export(
-    run: RunFolder,
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a run, or the .npz file of an exported optimizer.", metavar="RUN"
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Write for this library: optax, torch (one file that needs torch alone, and "
+            "weights), pylo or celo2 (weights only).",
+            metavar="NAME",
+            rich_help_panel=EVERYDAY,
+        ),
+    ] = "optax",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write this .npz file.",
+            help="Write this file: .npz for optax, .py for torch, .safetensors for pylo, .msgpack "
+            "for celo2.",
             metavar="FILE",
             rich_help_panel=EVERYDAY,
-            show_default="optimizer.npz in the run's folder",
+            show_default="optimizer with the ending of the library, in the run's folder",
         ),
     ] = None,
     best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Export the learned optimizer of a run, with a card that describes it.
+    """Export a learned optimizer, with a card that describes it.
 
-    Example: nres export runs/learned-optimizer-nres-... --out mine.npz
+    Example: nres export runs/learned-optimizer-nres-... --to torch --out mine.py
     """
-    opened = Run.open(run, trust_code=trust_code)
-    out = out or opened.path / "optimizer.npz"
-    if out.suffix != ".npz":
-        raise SettingsError(f"--out must end in .npz, got {out}.")
-    system = opened.components.system
-    if not isinstance(system, LearnedOptimizerSystem):
-        raise RunError(
-            f"{run} has no optimizer to export: its system, {opened.settings.system}, does not "
-            "learn one."
-        )
-    for path in write_optimizer(opened, system, out, best=best):
+    if to not in FORMATS:
+        raise SettingsError(unknown("format", to, FORMATS))
+    folder = run.parent if run.is_file() else run
+    out = out or folder / f"optimizer{FORMATS[to]}"
+    if out.suffix != FORMATS[to]:
+        raise SettingsError(f"--out must end in {FORMATS[to]} for {to}, got {out}.")
+    if run.is_file():
+        if out.resolve() == run.resolve():
+            raise SettingsError(f"--out {out} is the file to export: choose another.")
+        optimizer, theta, about = read_optimizer(run)
+        written = write_for(to, out, optimizer, theta, about)
+    else:
+        opened = Run.open(run, trust_code=trust_code)
+        system = opened.components.system
+        if not isinstance(system, LearnedOptimizerSystem):
+            raise RunError(
+                f"{run} has no optimizer to export: its system, {opened.settings.system}, does not "
+                "learn one."
+            )
+        written = write_optimizer(opened, system, out, best=best, to=to)
+    for path in written:
         say(path)

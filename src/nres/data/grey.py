@@ -1,5 +1,7 @@
 """Small grey versions of image data sets, which have one shape for all of them."""
 
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,22 @@ from nres.data.read import Images, checked, cifar10, fashion_mnist, mnist
 BRIGHTNESS = (0.2989, 0.587, 0.114)
 # 8 x 8 versions that `tools/small_images.py` makes: all pixels, then all labels.
 SMALL = {
-    "mnist": File("mnist-8x8.bin", 60_000 * 65, "9434b3f7fac44d68e1a8ea91d3a3cd8db2d49435d85ef30a2203bf3b50377179"),
-    "cifar10": File("cifar10-8x8.bin", 50_000 * 65, "1bde1b96a490d7e7c67c39a8049125628acf5e60bfbff0c5fc78b4371659bc46"),
+    "mnist": File(
+        "mnist-8x8.bin",
+        60_000 * 65,
+        "9434b3f7fac44d68e1a8ea91d3a3cd8db2d49435d85ef30a2203bf3b50377179",
+    ),
+    "cifar10": File(
+        "cifar10-8x8.bin",
+        50_000 * 65,
+        "1bde1b96a490d7e7c67c39a8049125628acf5e60bfbff0c5fc78b4371659bc46",
+    ),
 }
-READERS = {"fashion-mnist": fashion_mnist, "mnist": mnist, "cifar10": cifar10}
+READERS: Mapping[str, Callable[..., Images]] = {
+    "fashion-mnist": functools.partial(fashion_mnist, 28),
+    "mnist": mnist,
+    "cifar10": cifar10,
+}
 
 
 def grey(name: str, size: int = 8, *, data_dir: str | Path | None = None) -> Images:
@@ -45,8 +59,7 @@ def grey(name: str, size: int = 8, *, data_dir: str | Path | None = None) -> Ima
         content = np.frombuffer(checked(path.read_bytes(), SMALL[name], str(path)), np.uint8)
         pixels, labels = np.split(content, [len(content) // 65 * 64])
         return Images(pixels.reshape(-1, 8, 8, 1), labels)
-    options = {"size": 28} if name == "fashion-mnist" else {}
-    images, labels = READERS[name](**options, data_dir=data_dir)
+    images, labels = READERS[name](data_dir=data_dir)
     weights = BRIGHTNESS if images.shape[-1] == 3 else (1.0,)
     return Images(scaled(images @ np.asarray(weights), size)[..., None], labels)
 

@@ -12,7 +12,6 @@ from nres.estimators.averaging import Pairs, average
 from nres.estimators.signature import check_signature, signature_of
 from nres.estimators.values import Estimate, EstimatorState, Unlocking
 from nres.execution import compiled, needed_lengths, repeat, windows_are_whole
-from nres.lengths import starting_windows
 from nres.measured import learned, measured, updated
 from nres.system import Theta
 from nres.workers import (
@@ -22,6 +21,7 @@ from nres.workers import (
     places_evenly,
     places_of,
     spread_evenly,
+    starting_windows,
     worker_keys,
 )
 

@@ -21,7 +21,7 @@ def optimizers_figure(result: Mapping[str, Any], learned: Sequence[str], path: P
     Args:
         result: An evaluation, as `nres.runs.evaluate_optimizers` returns it.
         learned: The names of the learned optimizers, which are drawn thicker.
-        path: The file to write, and beside it the same drawing as SVG.
+        path: The files to write, without their endings: PNG and SVG.
     """
     tasks = result["tasks"]
     columns = min(3, len(tasks))

@@ -8,32 +8,58 @@ import numpy as np
 from nres.files import write_text
 from nres.runs.folder import Run
 from nres.system import Theta
-from nres.systems.learned_optimizer import LearnedOptimizerSystem, save_optimizer
+from nres.systems.learned_optimizer import LearnedOptimizerSystem, write_for
 
 
 def write_optimizer(
-    run: Run, system: LearnedOptimizerSystem, out: Path, *, best: bool = False
-) -> tuple[Path, Path]:
+    run: Run, system: LearnedOptimizerSystem, out: Path, *, best: bool = False, to: str = "optax"
+) -> tuple[Path, ...]:
     """Write the optimizer of a run's newest or best checkpoint, and a card beside it.
 
     Args:
         run: A run of a learned optimizer.
         system: The system of the run.
-        out: The `.npz` file to write; the card has the same name with the ending `.md`.
+        out: The file to write; the card has the same name with the ending `.md`.
         best: Use the parameters of the best evaluation.
+        to: The library to write for, from `nres.systems.learned_optimizer.FORMATS`.
 
     Returns:
-        The paths of the file and of the card.
+        The paths of the files and of the card.
     """
     updates, theta = run.newest(best=best)
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
-    save_optimizer(out, system.optimizer, theta, about)
+    written = write_for(to, out, system.optimizer, theta, about)
     card = out.with_suffix(".md")
-    write_text(card, _card(run, system, updates, theta, out.name))
-    return out, card
+    write_text(card, _card(run, system, updates, theta, out.name, to))
+    return *written, card
 
 
-def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str) -> str:
+_USES = {
+    "optax": """import nres, optax
+
+optimizer = nres.load_optimizer("{name}")
+state = optimizer.init(params)
+updates, state = optimizer.update(grads, state, params)
+params = optax.apply_updates(params, updates)""",
+    "torch": """from {stem} import LearnedOptimizer
+
+optimizer = LearnedOptimizer(model.parameters())
+loss.backward()
+optimizer.step()""",
+    "pylo": """from pylo.optim import CELO2
+from safetensors.torch import load_file
+
+network.load_state_dict(load_file("{name}"))     # a CELO2MLP
+optimizer = CELO2(model.parameters(), network=network)""",
+    "celo2": """from nres.systems.learned_optimizer import Celo2, read_celo2
+
+optimizer = Celo2(lr=1.0).as_optax(read_celo2("{name}"))""",
+}
+
+
+def _card(
+    run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str, to: str
+) -> str:
     """Return a description of an optimizer in Markdown: its use, training and results."""
     settings, metrics = run.settings, run.metrics
     size = sum(np.size(leaf) for leaf in jax.tree.leaves(theta))
@@ -47,12 +73,7 @@ def _card(run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, 
         f"with {settings.method} for {updates:,} updates.",
         "",
         "```python",
-        "import nres, optax",
-        "",
-        f'optimizer = nres.load_optimizer("{name}")',
-        "state = optimizer.init(params)",
-        "updates, state = optimizer.update(grads, state, params)",
-        "params = optax.apply_updates(params, updates)",
+        _USES[to].format(name=name, stem=Path(name).stem),
         "```",
         "",
         "## Training task",

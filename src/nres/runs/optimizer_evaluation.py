@@ -61,7 +61,9 @@ def evaluate_optimizers(
     Raises:
         RunError: If the folder has results of another evaluation.
     """
-    contenders = {name: learned_contender(*each) for name, each in learned.items()} | dict(BASELINES)
+    contenders = {name: learned_contender(*each) for name, each in learned.items()} | dict(
+        BASELINES
+    )
     marks = {name: _mark(*each) for name, each in learned.items()}
     plan = [(task, name) for task in tasks for name in (None, *contenders)]
     found: dict[str, dict[str, Any]] = {task: {} for task in tasks}
@@ -72,7 +74,7 @@ def evaluate_optimizers(
         part = _kept(path, facts)
         if part is None:
             made, key = HELD_OUT[task][1](), jax.random.key(0)
-            part = facts | _part(made, name and contenders[name], steps, seeds, key)
+            part = facts | _part(made, contenders.get(name or ""), steps, seeds, key)
             write_json(path, part)
         found[task][name or "curve"] = part
     result = {

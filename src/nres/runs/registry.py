@@ -199,15 +199,6 @@ def _walking(updates: int) -> dict[str, Preset]:
     }
 
 
-def _hopping() -> dict[str, Preset]:
-    """Return presets of NRES and FullES that take about as many steps per update."""
-    both: dict[str, Any] = {"sigma": "0.025", "shaping": "scaled"}
-    return {
-        "fulles": Preset(lr="5e-4", workers=20, updates=120, **both),
-        "nres": Preset(lr="1e-3,250:2e-4", workers=400, window=50, updates=450, **both),
-    }
-
-
 def _echo(**settings: Any) -> Preset:
     online: dict[str, Any] = {"lr": "1e-2", "workers": 300, "window": 4, "sigma": "0.03"}
     return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
@@ -388,19 +379,13 @@ SYSTEMS: dict[str, KnownSystem] = {
         BraxEnvironment,
         {"backend": "spring", "normalise": True},
     ),
-    "hopper": KnownSystem(
-        "hop on one leg until it falls (MuJoCo), T = 1000",
-        _mujoco("hopper"),
-        _hopping(),
-        MujocoPool,
-        {"normalise": True, "shift": 1.0},
-    ),
     # No settings are known that solve these, so the user gives a sigma and a learning rate.
     **{
         task: KnownSystem(
             f"{what} until it falls (MuJoCo), T = 1000", _mujoco(task), {}, MujocoPool
         )
         for task, what in (
+            ("hopper", "hop on one leg"),
             ("walker2d", "walk in a plane"),
             ("ant", "walk on four legs"),
             ("humanoid", "walk on two legs"),

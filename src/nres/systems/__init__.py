@@ -12,6 +12,7 @@ from nres.systems.influence import InfluenceBalancing as InfluenceBalancing
 from nres.systems.lorenz import Lorenz as Lorenz
 from nres.systems.lorenz import LorenzTest as LorenzTest
 from nres.systems.quadratic import Quadratic as Quadratic
+from nres.systems.together import Together as Together
 from nres.systems.toy_schedule import ToySchedule as ToySchedule
 from nres.systems.training_run import TrainingRun as TrainingRun
 

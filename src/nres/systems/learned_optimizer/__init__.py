@@ -9,8 +9,10 @@ from nres.systems.learned_optimizer.evaluating import learned_contender as learn
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer
 from nres.systems.learned_optimizer.export import save_optimizer as save_optimizer
+from nres.systems.learned_optimizer.interchange import FORMATS as FORMATS
 from nres.systems.learned_optimizer.interchange import read_celo2 as read_celo2
 from nres.systems.learned_optimizer.interchange import write_celo2 as write_celo2
+from nres.systems.learned_optimizer.interchange import write_for as write_for
 from nres.systems.learned_optimizer.interchange import write_pylo as write_pylo
 from nres.systems.learned_optimizer.interchange import write_torch as write_torch
 from nres.systems.learned_optimizer.models import HELD_OUT as HELD_OUT

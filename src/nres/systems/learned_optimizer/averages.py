@@ -106,9 +106,7 @@ def longest_axes(shape: tuple[int, ...]) -> tuple[int, int]:
     return int(order[-1]), int(order[-2])
 
 
-def normalised(
-    x: Float[Array, "..."], eps: float, axes: tuple[int, ...]
-) -> Float[Array, "..."]:
+def normalised(x: Float[Array, "..."], eps: float, axes: tuple[int, ...]) -> Float[Array, "..."]:
     """Divide by the root mean square over some axes."""
     return x * jax.lax.rsqrt(eps + jnp.mean(x**2, axes, keepdims=True))
 

@@ -199,7 +199,7 @@ def smoothed(curves: Float[np.ndarray, "... steps"]) -> Float[np.ndarray, "... s
 
 
 class Speedup(NamedTuple):
-    """How many times as many steps Adam takes to reach the same loss."""
+    """The factor between the steps of Adam and of another optimizer to the same loss."""
 
     factor: float
     reached: bool

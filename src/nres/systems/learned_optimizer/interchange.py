@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -143,19 +144,38 @@ def read_celo2(path: str | Path) -> Layers:
     expected = [((INPUTS, 8), (8,)), ((8, 8), (8,)), ((8, 3), (3,))]
     if shapes != expected:
         raise OptimizerFileError(f"{path} has layers of shapes {shapes}, not {expected}.")
-    return [{k: v.astype(np.float32) for k, v in layer.items()} for layer in layers]
+    return [{k: jnp.asarray(v, jnp.float32) for k, v in layer.items()} for layer in layers]
 
 
-WRITERS = {"torch": write_torch, "pylo": write_pylo, "celo2": write_celo2}
-"""Writers of the formats other than nres's own, by name."""
+FORMATS = {"optax": ".npz", "torch": ".py", "pylo": ".safetensors", "celo2": ".msgpack"}
+"""The libraries that an optimizer can be written for, and the endings of their files."""
+_WRITERS = {"torch": write_torch, "pylo": write_pylo, "celo2": write_celo2}
 
 
 def write_for(
-    format: str, path: Path, optimizer: LearnableOptimizer, theta: Theta, about: dict[str, Any]
+    library: str,
+    path: Path,
+    optimizer: LearnableOptimizer,
+    theta: Theta,
+    about: dict[str, Any] | None = None,
 ) -> tuple[Path, ...]:
-    """Write an optimizer in a format: `"optax"`, which is nres's own, or one of `WRITERS`."""
-    if format in WRITERS:
-        return WRITERS[format](path, optimizer, theta)
+    """Write an optimizer for a library.
+
+    Args:
+        library: A name from `FORMATS`.
+        path: The file to write, with the library's ending.
+        optimizer: The optimizer.
+        theta: Its parameters.
+        about: Metadata, as for `save_optimizer`; only the format of optax stores them.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        OptimizerFileError: If the library has no such optimizer, or the name another ending.
+    """
+    if library in _WRITERS:
+        return _WRITERS[library](path, optimizer, theta)
     save_optimizer(path, optimizer, theta, about)
     return (path,)
 
@@ -175,7 +195,7 @@ def _layers_by_name(optimizer: LearnableOptimizer, theta: Theta) -> Arrays:
         decays = {f"decays.{name}": theta[name] for name in ("momenta", "second", "factored")}
     elif isinstance(optimizer, PerParameterMLP):
         pairs = optimizer.network.layers(theta)
-        layers = [{"weight": weight, "bias": bias} for weight, bias in pairs]
+        layers = [{"weight": np.asarray(w), "bias": np.asarray(b)} for w, b in pairs]
     else:
         raise OptimizerFileError(
             f"{type(optimizer).__name__} cannot be written for torch: only Celo2, AdafactorMLP "

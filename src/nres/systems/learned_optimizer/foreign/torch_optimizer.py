@@ -117,6 +117,10 @@ class Averages:
         state["second"] = torch.zeros_like(x)
         state["rows"], state["columns"] = self.means(torch.zeros_like(state["momenta"]), 1)
 
+    def decays(self):
+        """Return the decays of momenta, of the second moment and of the factored ones."""
+        raise NotImplementedError
+
     def means(self, x, first=0):
         if x.ndim - first < 2:
             return x, x.new_zeros(0)
@@ -201,11 +205,16 @@ class AdafactorMLP(Averages):
 
     def __init__(self, weights, settings):
         self.layers, self.step = layers_of(weights), settings["step"]
-        self.offsets = {name: weights[f"decays.{name}"] for name in ("momenta", "second", "factored")}
+        self.offsets = {
+            name: weights[f"decays.{name}"] for name in ("momenta", "second", "factored")
+        }
 
     def decays(self):
         def decay(name, first):
-            return [1 - (1 - b) * math.exp(10 * float(o)) for b, o in zip(first, self.offsets[name], strict=True)]
+            return [
+                1 - (1 - b) * math.exp(10 * float(o))
+                for b, o in zip(first, self.offsets[name], strict=True)
+            ]
 
         clip = lambda values: [min(max(value, 0.0), 1.0) for value in values]  # noqa: E731
         second = clip(decay("second", (0.999,)))[0]
@@ -251,7 +260,7 @@ RULES = {rule.__name__: rule for rule in (Celo2, AdafactorMLP, PerParameterMLP)}
 
 
 def read_weights(path):
-    """Read a safetensors file of single-precision numbers: the tensors, and what is said of them."""
+    """Read a safetensors file of single-precision numbers: the tensors and the metadata."""
     content = pathlib.Path(path).read_bytes()
     size = int.from_bytes(content[:8], "little")
     if not 0 < size <= min(LARGEST_HEADER, len(content) - 8):
@@ -262,7 +271,11 @@ def read_weights(path):
         raise ValueError(f"{path} does not name an optimizer of nres.")
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        if entry["dtype"] != "F32" or end - begin != 4 * math.prod(entry["shape"]) or end > len(data):
+        if (
+            entry["dtype"] != "F32"
+            or end - begin != 4 * math.prod(entry["shape"])
+            or end > len(data)
+        ):
             raise ValueError(f"{path} is damaged: {name} does not fit.")
         values = torch.frombuffer(bytearray(data[begin:end]), dtype=torch.float32)
         tensors[name] = values.reshape(entry["shape"])
