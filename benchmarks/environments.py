@@ -8,7 +8,6 @@ no gradients.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import optax
 
 import nres
 from nres.files import write_json
-from run import machine, show
+from run import machine, seconds, show
 
 WINDOW = 20
 
@@ -74,13 +73,6 @@ def bare(system, reset: Callable, step: Callable, lanes: int) -> Callable[[], An
     first = jax.jit(jax.vmap(reset))(jax.random.split(jax.random.PRNGKey(0), lanes))
     jax.block_until_ready(rollout(first))
     return lambda: jax.block_until_ready(rollout(first))
-
-
-def seconds(function: Callable[[], Any], repeats: int) -> float:
-    began = time.perf_counter()
-    for _ in range(repeats):
-        function()
-    return (time.perf_counter() - began) / repeats
 
 
 def run(quick: bool = False, rounds: int = 5) -> list[dict]:

@@ -6,6 +6,8 @@ python benchmarks/run.py [--quick] [--out FOLDER]
 import argparse
 import os
 import platform
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,14 @@ def machine() -> dict:
         "jax": jax.__version__,
         "equinox": version("equinox"),
     }
+
+
+def seconds(function: Callable[[], Any], repeats: int) -> float:
+    """Return the mean time of a call."""
+    began = time.perf_counter()
+    for _ in range(repeats):
+        function()
+    return (time.perf_counter() - began) / repeats
 
 
 def show(title: str, rows: list[dict], digits: str = ".4g") -> None:

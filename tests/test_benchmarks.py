@@ -60,3 +60,10 @@ def test_learned_optimizers(tmp_path):
     run("learned_optimizer", tmp_path)
     results = json.loads((tmp_path / "learned_optimizer_cpu.json").read_text())
     assert {row["implementation"] for row in results["rows"]} == {"nres", "plain JAX"}
+
+
+def test_meta_training(tmp_path):
+    run("meta_training", tmp_path)
+    (row,) = json.loads((tmp_path / "meta_training_cpu.json").read_text())["meta_training"]
+    assert row["optimizer"] == "Celo2"
+    assert row["of_bare"] > 0

@@ -18,6 +18,7 @@ import nres
 from helpers import raises_naming
 from nres.cli import app
 from nres.data import DataError, datasets, read
+from nres.data import small as small_module
 from nres.data.datasets import File
 
 
@@ -49,7 +50,7 @@ def contents(monkeypatch):
             tar.addfile(member, io.BytesIO(contents[file.name]))
     contents["cifar-10-binary.tar.gz"] = archive.getvalue()
     sha256 = hashlib.sha256(archive.getvalue()).hexdigest()
-    for name in ("FASHION_MNIST", "CIFAR10"):
+    for name in ("FASHION_MNIST", "MNIST", "CIFAR10"):
         old = getattr(datasets, name)
         files = tuple(file_of(file.name, contents[file.name]) for file in old.files)
         new = dataclasses.replace(old, files=files, archive_sha256=old.archive_sha256 and sha256)
@@ -62,14 +63,16 @@ def contents(monkeypatch):
 def place(folder, contents, *, packed=True):
     for name, content in contents.items():
         if name.endswith(".bin"):
-            target = folder / "cifar-10-batches-bin" / name
+            targets = [folder / "cifar-10-batches-bin" / name]
         elif "ubyte" in name:
-            target = folder / "fashion-mnist" / (name if packed else name.removesuffix(".gz"))
+            file = name if packed else name.removesuffix(".gz")
+            targets = [folder / dataset / file for dataset in ("fashion-mnist", "mnist")]
             content = gzip.compress(content) if packed else content
         else:
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
 
 
 def test_files_are_read_as_they_are_laid_out(tmp_path, contents, monkeypatch):
@@ -143,6 +146,9 @@ def test_downloads(tmp_path, contents):
         command = ["data", "--download", "cifar10", "--data-dir", str(out)]
         done = runner.invoke(app, [*command, "--url", f"{url}/cifar-10-binary.tar.gz"])
         assert done.exit_code == 0, done.output
+        command = ["data", "--download", "mnist", "--data-dir", str(out), "--url", f"{url}/mnist"]
+        assert runner.invoke(app, command).exit_code == 0
+        assert nres.data.mnist(data_dir=out).images.shape == (2, 28, 28, 1)
         assert nres.data.cifar10(data_dir=out).labels.shape == (10,)
         assert nres.data.fashion_mnist(28, data_dir=out).labels.shape == (2,)
         done = runner.invoke(app, ["data", "--data-dir", str(out)])
@@ -170,6 +176,36 @@ def test_downloads(tmp_path, contents):
         with raises_naming(DataError, "cifar-10-binary.tar.gz"):
             nres.data.download(nres.data.CIFAR10, bad, url=f"{url}/cifar-10-binary.tar.gz")
         assert not bad.exists()
-    done = runner.invoke(app, ["data", "--download", "mnist"])
+    done = runner.invoke(app, ["data", "--download", "svhn"])
     assert done.exit_code == 2
-    assert "fashion-mnist, cifar10" in done.output
+    assert "fashion-mnist, mnist, cifar10" in done.output
+
+
+def test_small_grey_images(tmp_path, contents, monkeypatch):
+    """Scaled between the centres of pixels, and the same from a file of small images."""
+    place(tmp_path, contents)
+    colours = nres.data.cifar10(data_dir=tmp_path)
+    small = nres.data.grey("cifar10", data_dir=tmp_path)
+    assert small.images.shape == (10, 8, 8, 1)
+    brightness = colours.images @ np.array([0.2989, 0.587, 0.114])
+    # The centre of pixel (i, j) lies between the old pixels 4i + 1 and 4i + 2.
+    middle = [brightness[:, 1 + a :: 4, 1 + b :: 4] for a in (0, 1) for b in (0, 1)]
+    np.testing.assert_allclose(small.images[..., 0], np.mean(middle, axis=0), atol=0.501)
+    np.testing.assert_array_equal(small.labels, colours.labels)
+    content = small.images.tobytes() + small.labels.tobytes()
+    monkeypatch.setitem(small_module.SMALL, "cifar10", file_of("cifar10-8x8.bin", content))
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    (copied / "cifar10-8x8.bin").write_bytes(content)
+    again = nres.data.grey("cifar10", data_dir=copied)
+    np.testing.assert_array_equal(again.images, small.images)
+    np.testing.assert_array_equal(again.labels, small.labels)
+    (copied / "cifar10-8x8.bin").write_bytes(content[:-1])
+    with raises_naming(DataError, "cifar10-8x8.bin"):
+        nres.data.grey("cifar10", data_dir=copied)
+    assert nres.data.grey("mnist", 14, data_dir=tmp_path).images.shape == (2, 14, 14, 1)
+    with raises_naming(DataError, "svhn"):
+        nres.data.grey("svhn")
+    for width, size in ((4, 5), (4, 0), (3, 2)):
+        with raises_naming(ValueError, "cannot be scaled"):
+            nres.data.scaled(np.zeros((1, 4, width)), size)

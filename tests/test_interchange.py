@@ -61,7 +61,13 @@ def test_weights_of_celo2s_authors_are_read_and_written(tmp_path):
 def test_files_that_hold_no_celo2_are_refused(tmp_path):
     (path,) = lo.write_celo2(tmp_path / "x.msgpack", CELO2, THETA)
     good = path.read_bytes()
-    for bad in (b"", b"\x80", b"nonsense", good[:100], good.replace(b"w0__3", b"w0_13")):
+    nan = [{**layer, "bias": layer["bias"] * np.nan} for layer in THETA]
+    lo.write_celo2(path, CELO2, nan)
+    infinite = path.read_bytes()
+    for bad in (
+        *(b"", b"\x80", b"\x07", b"\xc0", b"nonsense", good[:100], infinite),
+        good.replace(b"w0__3", b"w0_13"),
+    ):
         path.write_bytes(bad)
         with raises_naming(OptimizerFileError, "x.msgpack"):
             lo.read_celo2(path)
@@ -85,7 +91,13 @@ def test_a_module_for_torch_needs_torch_alone(optimizer, tmp_path):
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
-    for library, name in {"torch": "my-optimizer.py", "pylo": "x.npz", "celo2": "x.npz"}.items():
+    names = {"torch": "my-optimizer.py", "pylo": "x.npz", "celo2": "x.npz", "keras": "x.h5"}
+    for name in ("json.py", "class.py"):
+        with raises_naming(OptimizerFileError, name):
+            lo.write_for("torch", tmp_path / name, CELO2, THETA)
+    with raises_naming(OptimizerFileError, "keras"):
+        lo.write_for("keras", tmp_path / names.pop("keras"), CELO2, THETA)
+    for library, name in names.items():
         with raises_naming(OptimizerFileError, name):
             lo.write_for(library, tmp_path / name, CELO2, THETA)
     momentum = lo.Momentum()
@@ -99,17 +111,22 @@ def test_the_command_converts_a_file(tmp_path):
     source = tmp_path / "mine.npz"
     lo.save_optimizer(source, CELO2, THETA, {"learned": "somewhere"})
     for library, ending in lo.FORMATS.items():
-        out = tmp_path / f"other{ending}"
+        out = tmp_path / f"{library}_weights{ending}"
         given = ["export", str(source), "--to", library, "--out", str(out)]
         done = CliRunner().invoke(app, given)
         assert done.exit_code == 0, done.output
         assert out.exists()
-    assert lo.read_optimizer(tmp_path / "other.npz")[2] == {"learned": "somewhere"}
+    assert lo.read_optimizer(tmp_path / "optax_weights.npz")[2] == {"learned": "somewhere"}
+    assert safetensors(tmp_path / "torch_weights.safetensors")[1]["optimizer"] == "Celo2"
+    assert "w0.13" in safetensors(tmp_path / "pylo_weights.safetensors")[0]
+    lo.read_celo2(tmp_path / "celo2_weights.msgpack")
     for bad, culprit in (
         (["--to", "keras"], "keras"),
         (["--to", "torch", "--out", "x.npz"], ".py"),
         (["--out", str(source)], "mine.npz"),
+        (["--best", "--to", "celo2"], "--best"),
+        (["--to", "pylo", "--out", str(tmp_path / "torch_weights.safetensors")], "module"),
     ):
         done = CliRunner().invoke(app, ["export", str(source), *bad])
-        assert done.exit_code == 2
+        assert done.exit_code > 0
         assert culprit in done.output.replace("\n", "")

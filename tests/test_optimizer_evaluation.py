@@ -56,7 +56,9 @@ def test_a_contender_that_always_diverges_is_infinitely_bad():
     with as_users_run():
         outcome = lo.evaluate_contender(bowl(), contender, steps=10, seeds=1, key=KEY)
     assert not np.isfinite(outcome.final).any()
-    assert speedup(outcome, np.array([3.0, 2.0])) == (0.0, True)
+    for loss in (np.nan, np.inf):
+        bad = outcome._replace(final=np.array([loss]))
+        assert speedup(bad, np.array([3.0, 2.0])) == (0.0, True)
 
 
 def test_speedups_count_the_steps_of_adam():
@@ -83,7 +85,7 @@ def test_adams_curve_is_the_lower_envelope_of_running_averages():
 
 
 def test_learned_optimizers_take_rates():
-    """Celo2 with weights that pass on the momentum, at three rates on a matrix."""
+    """The rate of Celo2 is replaced; a number and a schedule are the same."""
     celo2 = lo.Celo2(lr=0.5)
     contender = lo.learned_contender(celo2, celo2.initial_theta(KEY))
     params = {"w": jnp.ones((3, 2))}
@@ -157,6 +159,11 @@ def test_an_evaluation_is_kept_and_continued(tiny, tmp_path):
     assert "| SGD | 1e+30 | diverged |" in page
     with raises_naming(runs.RunError, "another evaluation"):
         runs.evaluate_optimizers(learned(), tmp_path, **(asked | {"steps": 11}))
+    for name in ("", "Adam", "adam", "curve"):
+        with raises_naming(ValueError, repr(name)):
+            runs.evaluate_optimizers({name: learned()["mine"]}, tmp_path, **asked)
+    with raises_naming(ValueError, "nonsense"):
+        runs.evaluate_optimizers(learned(), tmp_path, tasks=("nonsense",))
     part = next((tmp_path / "parts").glob("bowl-adam.json"))
     part.write_text("{")
     with raises_naming(runs.RunError, "bowl-adam.json"):

@@ -177,7 +177,8 @@ def test_bad_options_are_refused(name):
 
 
 def test_parts_that_do_not_add_up_are_refused():
-    with raises_naming(ValueError, "parts"):
-        regression(parts=[(20, 20), (10, 20)])
+    for bad in ([(20, 20), (10, 20)], [(40, 40), (0, 0)]):
+        with raises_naming(ValueError, "parts"):
+            regression(parts=bad)
     with raises_naming(TypeError, "scales"):
         random_system(scales=3.0)

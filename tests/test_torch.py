@@ -25,6 +25,7 @@ SHAPES = {
 }
 OPTIMIZERS = {
     "Celo2": lo.Celo2(lr=0.003),
+    "Celo2 with decay": lo.Celo2(weight_decay=0.1),
     "Celo2-base": lo.Celo2(base=True),
     "AdafactorMLP": lo.AdafactorMLP(width=5),
     "PerParameterMLP": lo.PerParameterMLP(width=6),
@@ -142,6 +143,33 @@ def test_a_model_learns_with_schedule_decay_and_saved_state(tmp_path):
     again.load_state_dict(saved["learned"])
     assert [group["weight_decay"] for group in again.param_groups] == [0.0, 0.1]
     assert trained(other, again, 5) == pytest.approx(expected, rel=1e-5)
+
+
+def test_copies_and_low_precision(tmp_path):
+    """A copy makes the same steps, and averages of bfloat16 parameters survive being saved."""
+    import copy
+
+    import torch
+
+    optimizer = OPTIMIZERS["Celo2"]
+    cls = loaded(lo.write_torch(tmp_path / "mine.py", optimizer, parameters(optimizer))[0])
+    weight = torch.nn.Parameter(torch.ones(3, 4, dtype=torch.bfloat16))
+    learned = cls([weight])
+    for i in range(3):
+        weight.grad = torch.full_like(weight, 0.1 + 0.01 * i)
+        learned.step()
+    state = learned.state[weight]
+    again = cls([weight])
+    again.load_state_dict(learned.state_dict())
+    for name, value in state.items():
+        assert again.state[weight][name].dtype == value.dtype
+        assert torch.equal(again.state[weight][name], value)
+    other = copy.deepcopy(learned)
+    (theirs,) = other.param_groups[0]["params"]
+    for each, one in ((weight, learned), (theirs, other)):
+        each.grad = torch.ones_like(each)
+        one.step()
+    assert torch.equal(weight, theirs)
 
 
 def test_tensors_can_be_seen_as_they_are(tmp_path):

@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 
 from nres.data import grey
-from nres.data.grey import SMALL
+from nres.data.small import SMALL
 from nres.files import replacing
 
 

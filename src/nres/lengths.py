@@ -46,6 +46,16 @@ class Lengths(abc.ABC):
     def probabilities(self) -> Float[np.ndarray, " lengths"]:
         """Return the probability of each length, from 0 (which must have none) to `most`."""
 
+    @functools.lru_cache(maxsize=16)  # noqa: B019 - a few frozen objects
+    def check(self) -> None:
+        """Raise a `ValueError` if the probabilities are none."""
+        p = np.asarray(self.probabilities())
+        if p.shape != (self.most + 1,) or not (p >= 0).all() or abs(p.sum() - 1) > 1e-6 or p[0]:
+            raise ValueError(
+                f"{self!r}.probabilities() must return {self.most + 1} numbers, of which the first "
+                f"is 0, and whose sum is 1; got shape {p.shape} and sum {p.sum():.6g}."
+            )
+
     def mean(self) -> float:
         """Return the mean length."""
         return float(np.arange(self.most + 1) @ self.probabilities())
@@ -87,10 +97,10 @@ class Lengths(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LogUniform(Lengths):
-    r"""Log-uniform lengths: $T = \lfloor e^u \rfloor$, with u uniform from ln `least` to ln `most`.
+    r"""Log-uniform lengths: $T = \lfloor e^u \rfloor$, u uniform from ln `least` to ln(`most` + 1).
 
     Raises:
-        ValueError: If `least` is not positive, or `most` is not larger.
+        ValueError: If `least` is not positive, or `most` is smaller.
 
     Example:
         ```python
@@ -102,13 +112,12 @@ class LogUniform(Lengths):
     least: int
     """The length of the shortest episode."""
     most: int
-    """The bound of the longest episodes, which take one step less."""
+    """The length of the longest episode."""
 
     def __post_init__(self):
         whole_number("least", self.least)
-        whole_number("most", self.most, self.least + 1)
+        whole_number("most", self.most, self.least)
 
     def probabilities(self):
-        bounds = np.arange(self.least, self.most + 1)
-        shares = np.diff(np.log(bounds)) / np.log(self.most / self.least)
-        return np.r_[np.zeros(self.least), shares, 0.0]
+        logs = np.log(np.arange(self.least, self.most + 2))
+        return np.r_[np.zeros(self.least), np.diff(logs) / (logs[-1] - logs[0])]

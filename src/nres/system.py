@@ -178,6 +178,8 @@ def horizon_of(system: Any) -> int:
             f"{name}.lengths must be an nres.lengths.Lengths whose `most` is the horizon "
             f"{horizon}, got {lengths!r}."
         )
+    if lengths is not None:
+        lengths.check()
     return horizon
 
 

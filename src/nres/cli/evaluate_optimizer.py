@@ -8,31 +8,41 @@ from rich.console import Console
 
 from nres.cli.console import compact_table, say
 from nres.cli.errors import explained
-from nres.cli.options import Quiet, whole
+from nres.cli.export import learned_system
+from nres.cli.options import Best, Quiet, TrustCode, whole
 from nres.figures import optimizers_figure
-from nres.runs import SettingsError, evaluate_optimizers
+from nres.runs import Run, SettingsError, evaluate_optimizers
 from nres.runs.names import unknown
 from nres.runs.optimizer_evaluation import times_text
 from nres.runs.settings import EVERYDAY
-from nres.systems.learned_optimizer import HELD_OUT, read_optimizer
+from nres.systems.learned_optimizer import (
+    HELD_OUT,
+    Celo2,
+    LearnableOptimizer,
+    read_celo2,
+    read_optimizer,
+)
 
 
 @explained
 def evaluate_optimizer(
     files: Annotated[
-        list[str],
+        list[Path],
         typer.Argument(
-            help="Files of learned optimizers, or names of shipped ones.", metavar="FILE"
+            help="Files of learned optimizers (.npz; others must hold weights of Celo2), or "
+            "folders of their runs.",
+            metavar="FILE",
         ),
     ],
     tasks: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Train on these tasks, separated by commas.",
+            help=f"Train on these tasks, separated by commas: {', '.join(HELD_OUT)}.",
             metavar="NAMES",
             rich_help_panel=EVERYDAY,
+            show_default="all",
         ),
-    ] = ",".join(HELD_OUT),
+    ] = None,
     steps: Annotated[
         int,
         typer.Option(
@@ -49,31 +59,40 @@ def evaluate_optimizer(
         ),
     ] = 3,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Write the evaluation to this folder, or continue the one in it.",
             metavar="FOLDER",
             rich_help_panel=EVERYDAY,
+            show_default="evaluation in a single run's folder, else runs/evaluation",
         ),
-    ] = Path("runs/evaluation"),
+    ] = None,
+    best: Best = False,
+    trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare learned optimizers with Adam, AdamW, momentum, Muon and schedule-free AdamW.
 
     Every optimizer tries its learning rates on every task, and the best counts. The same command
-    continues an evaluation that was interrupted.
+    continues an evaluation that was interrupted. `nres report` shows that of a run.
 
     Example: nres evaluate-optimizer mine.npz --tasks convolutional,transformer
     """
-    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    given = ",".join(HELD_OUT) if tasks is None else tasks
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
     for name in names:
         if name not in HELD_OUT:
             raise SettingsError(unknown("task", name, HELD_OUT))
     if len(set(names)) < len(names) or not names:
         raise SettingsError(f"--tasks must name each task once, got {tasks!r}.")
-    learned = {Path(file).stem: read_optimizer(file)[:2] for file in files}
+    learned = {
+        file.resolve().name if file.is_dir() else file.stem: _opened(file, best, trust_code)
+        for file in files
+    }
     if len(learned) < len(files):
         raise SettingsError("the files must have different names, which name the optimizers.")
+    alone = len(files) == 1 and files[0].is_dir()
+    out = out or (files[0] if alone else Path("runs")) / "evaluation"
     console = Console()
     with console.status("") as status:
 
@@ -87,6 +106,14 @@ def evaluate_optimizer(
     if not quiet:
         console.print(_table(result))
         say(f"Evaluation: {out}", console)
+
+
+def _opened(path: Path, best: bool, trust_code: bool) -> tuple[LearnableOptimizer, Any]:
+    """Read an optimizer and its parameters from a file or from a run."""
+    if not path.is_dir():
+        return read_optimizer(path)[:2] if path.suffix == ".npz" else (Celo2(), read_celo2(path))
+    run = Run.open(path, trust_code=trust_code)
+    return learned_system(run).optimizer, run.newest(best=best)[1]
 
 
 def _table(result: dict[str, Any]) -> Any:

@@ -43,35 +43,42 @@ def export(
             "for celo2.",
             metavar="FILE",
             rich_help_panel=EVERYDAY,
-            show_default="optimizer with the ending of the library, in the run's folder",
+            show_default="optimizer.npz or optimizer_LIBRARY, in the folder of RUN",
         ),
     ] = None,
     best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Export a learned optimizer, with a card that describes it.
+    """Export a learned optimizer; that of a run with a card that describes it.
 
     Example: nres export runs/learned-optimizer-nres-... --to torch --out mine.py
     """
     if to not in FORMATS:
         raise SettingsError(unknown("format", to, FORMATS))
     folder = run.parent if run.is_file() else run
-    out = out or folder / f"optimizer{FORMATS[to]}"
+    name = "optimizer" if to == "optax" else f"optimizer_{to}"
+    out = out or folder / f"{name}{FORMATS[to]}"
     if out.suffix != FORMATS[to]:
         raise SettingsError(f"--out must end in {FORMATS[to]} for {to}, got {out}.")
     if run.is_file():
+        if best:
+            raise SettingsError(f"--best needs the folder of a run; {run} is a file.")
         if out.resolve() == run.resolve():
             raise SettingsError(f"--out {out} is the file to export: choose another.")
         optimizer, theta, about = read_optimizer(run)
         written = write_for(to, out, optimizer, theta, about)
     else:
         opened = Run.open(run, trust_code=trust_code)
-        system = opened.components.system
-        if not isinstance(system, LearnedOptimizerSystem):
-            raise RunError(
-                f"{run} has no optimizer to export: its system, {opened.settings.system}, does not "
-                "learn one."
-            )
-        written = write_optimizer(opened, system, out, best=best, to=to)
+        written = write_optimizer(opened, learned_system(opened), out, best=best, to=to)
     for path in written:
         say(path)
+
+
+def learned_system(run: Run) -> LearnedOptimizerSystem:
+    """Return the system of a run, or raise an error if it does not learn an optimizer."""
+    system = run.components.system
+    if not isinstance(system, LearnedOptimizerSystem):
+        raise RunError(
+            f"{run.path} has no optimizer: its system, {run.settings.system}, does not learn one."
+        )
+    return system

@@ -8,9 +8,9 @@ from nres.data.datasets import DataError as DataError
 from nres.data.datasets import Dataset as Dataset
 from nres.data.datasets import places as places
 from nres.data.fetching import download as download
-from nres.data.grey import grey as grey
-from nres.data.grey import scaled as scaled
 from nres.data.read import Images as Images
 from nres.data.read import cifar10 as cifar10
 from nres.data.read import fashion_mnist as fashion_mnist
 from nres.data.read import mnist as mnist
+from nres.data.small import grey as grey
+from nres.data.small import scaled as scaled

@@ -11,6 +11,8 @@ def signature_of(estimator: Any, theta: Theta) -> Any:
     """Return everything that must not change between `init` and `estimate`."""
     leaves, structure = jax.tree.flatten(theta)
     settings = tuple((name, getattr(estimator, name)) for name in ("workers", "window", "horizon"))
+    if estimator.pool.lengths is not None:
+        settings += (("lengths", estimator.pool.lengths),)
     kind = (type(estimator).__name__, estimator.members, settings)
     return kind, structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
 

@@ -17,7 +17,7 @@ from nres.runs.compare import AXES
 from nres.runs.folder import Run, RunError
 
 # Pictures that other commands write into the folder of a run, and the largest size in bytes.
-PICTURES = ("variance.png", "advice.png", "*.gif")
+PICTURES = ("variance.png", "advice.png", "evaluation/evaluation.png", "*.gif")
 LARGEST_PICTURE = 16_000_000
 LARGEST_NOTES = 1_000_000
 _TYPES = {".png": "image/png", ".gif": "image/gif"}

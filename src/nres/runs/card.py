@@ -1,12 +1,14 @@
 """Export of a learned optimizer: its file, and a card that describes it."""
 
+import json
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from nres.files import write_text
+from nres.files import read_plain, write_text
 from nres.runs.folder import Run
+from nres.runs.optimizer_evaluation import EVALUATION_FILE, digest, page
 from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, write_for
 
@@ -34,6 +36,7 @@ def write_optimizer(
     return *written, card
 
 
+LARGEST_EVALUATION = 10_000_000
 _USES = {
     "optax": """import nres, optax
 
@@ -46,14 +49,12 @@ params = optax.apply_updates(params, updates)""",
 optimizer = LearnedOptimizer(model.parameters())
 loss.backward()
 optimizer.step()""",
-    "pylo": """from pylo.optim import CELO2
-from safetensors.torch import load_file
+    "pylo": """from safetensors.torch import load_file
 
-network.load_state_dict(load_file("{name}"))     # a CELO2MLP
-optimizer = CELO2(model.parameters(), network=network)""",
+network.load_state_dict(load_file("{name}"))     # a CELO2MLP""",
     "celo2": """from nres.systems.learned_optimizer import Celo2, read_celo2
 
-optimizer = Celo2(lr=1.0).as_optax(read_celo2("{name}"))""",
+optimizer = Celo2{settings}.as_optax(read_celo2("{name}"))""",
 }
 
 
@@ -73,7 +74,9 @@ def _card(
         f"with {settings.method} for {updates:,} updates.",
         "",
         "```python",
-        _USES[to].format(name=name, stem=Path(name).stem),
+        _USES[to].format(
+            name=name, stem=Path(name).stem, settings=repr(system.optimizer).removeprefix("Celo2")
+        ),
         "```",
         "",
         "## Training task",
@@ -81,13 +84,14 @@ def _card(
         f"- system: `{settings.system}`"
         + "".join(f", {k} = {v}" for k, v in settings.options.items()),
         f"- models of {sum(np.size(leaf) for leaf in jax.tree.leaves(model)):,} parameters "
-        f"({shapes}), trained for {system.horizon:,} steps with batches of {system.task.batch}",
+        f"({shapes}), trained for {_lengths(system)} steps with batches of {system.task.batch}",
         "- data: "
         + (
             "the same initial model and the same sequence of batches in every episode"
             if system.table is not None
             else "a new initial model and new batches in every episode"
         ),
+        *_differences(system),
         "",
         "It may perform badly on other models, on other data and in longer training.",
         "",
@@ -98,6 +102,7 @@ def _card(
         values = metrics[column][kept & np.isfinite(metrics[column])]
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
+    lines += _evaluated(run, system, theta)
     lines += ["", "## Settings", ""]
     used = settings.to_json()
     fields = ["method", "workers", "window", "sigma", "optimizer", "lr", "seed"]
@@ -105,3 +110,35 @@ def _card(
     lines += [f"- {field}: {used[field]}" for field in fields]
     versions = ", ".join(f"{k} {v}" for k, v in run.config["versions"].items())
     return "\n".join([*lines, f"- versions: {versions}", ""])
+
+
+def _lengths(system: LearnedOptimizerSystem) -> str:
+    if system.lengths is None:
+        return f"{system.horizon:,}"
+    possible = np.flatnonzero(system.lengths.probabilities())
+    return f"{possible[0]:,} to {possible[-1]:,}"
+
+
+def _differences(system: LearnedOptimizerSystem) -> list[str]:
+    """Return what else differs between episodes, and how losses are bounded."""
+    lines = []
+    if (count := len(system.task.parts)) > 1:
+        lines.append(f"- every episode draws one of {count} data sets")
+    if system.scales is not None:
+        least, most = system.scales
+        lines.append(f"- every episode draws a scale of the model, from {least:g} to {most:g}")
+    if system.cap is not None:
+        lines.append(f"- losses count as at most {system.cap:.4g}")
+    return lines
+
+
+def _evaluated(run: Run, system: LearnedOptimizerSystem, theta: Theta) -> list[str]:
+    """Return the evaluation of these parameters in the folder of the run, if there is one."""
+    folder = run.path / "evaluation"
+    try:
+        result = json.loads(read_plain(folder / EVALUATION_FILE, LARGEST_EVALUATION))
+        if digest(system.optimizer, theta) not in result["digests"].values():
+            return []
+        return ["", *page(result).replace("# ", "## ").splitlines()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []  # none, or not one of ours

@@ -50,6 +50,8 @@ def _described(
     pool, theta = as_pool(components.system), components.theta
     shapes = [(str(x.dtype), x.shape) for x in jax.tree.leaves(theta)]
     digest.update(f"{type(pool).__qualname__} {pool.horizon} {shapes}".encode())
+    if pool.lengths is not None:
+        digest.update(repr(pool.lengths).encode())
     file = settings.system.rpartition(":")[0]
     programs = pool.programs(theta)
     if not programs:

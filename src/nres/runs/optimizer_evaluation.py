@@ -12,9 +12,11 @@ import numpy as np
 from nres.files import finite, read_plain, write_json, write_text
 from nres.runs.folder import RunError
 from nres.runs.machine import device, versions
+from nres.runs.names import unknown
 from nres.system import Theta
 from nres.systems.learned_optimizer.evaluating import (
     BASELINES,
+    CONSTANT_ADAM,
     Contender,
     Outcome,
     adam_curve,
@@ -26,6 +28,8 @@ from nres.systems.learned_optimizer.models import HELD_OUT
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer
 
 EVALUATION_FILE, PARTS = "evaluation.json", "parts"
+# The name of the curve of Adam over more steps.
+CURVE = "curve"
 # Adam may take this many times as many steps, for speedups.
 LONGER = 5
 # The number of points of a stored curve.
@@ -40,7 +44,7 @@ def evaluate_optimizers(
     tasks: tuple[str, ...] = tuple(HELD_OUT),
     steps: int = 1000,
     seeds: int = 3,
-    report: Callable[[str, int, int], Any] = lambda what, done, all: None,
+    report: Callable[[str, int, int], Any] = lambda what, done, count: None,
 ) -> dict[str, Any]:
     """Compare learned optimizers with others on some tasks; write the results to a folder.
 
@@ -60,28 +64,37 @@ def evaluate_optimizers(
 
     Raises:
         RunError: If the folder has results of another evaluation.
+        ValueError: If a task is not known, or an optimizer has the name of another.
     """
+    _check_names(learned, tasks)
     contenders = {name: learned_contender(*each) for name, each in learned.items()} | dict(
         BASELINES
     )
-    marks = {name: _mark(*each) for name, each in learned.items()}
+    identity = {name: digest(*each) for name, each in learned.items()}
     plan = [(task, name) for task in tasks for name in (None, *contenders)]
     found: dict[str, dict[str, Any]] = {task: {} for task in tasks}
     for i, (task, name) in enumerate(plan):
         report(f"{name or 'Adam, more steps'} on {task}", i, len(plan))
-        facts = {"steps": steps, "seeds": seeds, "mark": marks.get(name or "")}
-        path = out / PARTS / f"{task}-{_file_name(name or 'curve')}.json"
-        part = _kept(path, facts)
+        contender = None if name is None else contenders[name]
+        settings = {
+            "steps": steps if contender else LONGER * steps,
+            "seeds": seeds,
+            "rates": list((contender or CONSTANT_ADAM).rates),
+            "digest": None if name is None else identity.get(name),
+        }
+        path = out / PARTS / f"{task}-{_file_name(name or CURVE)}.json"
+        part = _stored(path, settings)
         if part is None:
             made, key = HELD_OUT[task][1](), jax.random.key(0)
-            part = facts | _part(made, contenders.get(name or ""), steps, seeds, key)
+            part = settings | _computed(made, contender, steps, seeds, key)
             write_json(path, part)
-        found[task][name or "curve"] = part
+        found[task][name or CURVE] = part
     result = {
         "steps": steps,
         "seeds": seeds,
         "device": device(),
         "versions": versions(),
+        "digests": identity,
         "tasks": {task: _summary(task, parts) for task, parts in found.items()},
     }
     write_json(out / EVALUATION_FILE, result)
@@ -89,7 +102,19 @@ def evaluate_optimizers(
     return result
 
 
-def _part(task, contender: Contender | None, steps: int, seeds: int, key) -> dict[str, Any]:
+def _check_names(learned: Learned, tasks: tuple[str, ...]) -> None:
+    """Refuse names under which results would be confused."""
+    taken = {_file_name(name) for name in (CURVE, *BASELINES)}
+    for name in learned:
+        if not name or _file_name(name) in taken:
+            raise ValueError(f"a learned optimizer cannot be called {name!r}: rename its file.")
+        taken.add(_file_name(name))
+    for task in tasks:
+        if task not in HELD_OUT:
+            raise ValueError(unknown("task", task, HELD_OUT))
+
+
+def _computed(task, contender: Contender | None, steps: int, seeds: int, key) -> dict[str, Any]:
     if contender is None:
         curve = adam_curve(task, steps=LONGER * steps, seeds=seeds, key=key)
         return {"curve": finite(curve.tolist())}
@@ -104,10 +129,10 @@ def _part(task, contender: Contender | None, steps: int, seeds: int, key) -> dic
 
 def _summary(task: str, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of one task without the whole curves."""
-    adam = _numbers(parts["curve"]["curve"])
+    adam = _numbers(parts[CURVE]["curve"])
     optimizers = {}
     for name, part in parts.items():
-        if name == "curve":
+        if name == CURVE:
             continue
         curve, final, held_out = (_numbers(part[each]) for each in ("curve", "final", "held_out"))
         times = speedup(Outcome(part["rate"], curve, final, held_out), adam)
@@ -131,23 +156,23 @@ def _numbers(values: Any) -> np.ndarray:
     return np.array([np.inf if value is None else value for value in values], float)
 
 
-def _kept(path: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+def _stored(path: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
         part = json.loads(read_plain(path))
-        theirs = {name: part[name] for name in facts}
+        theirs = {name: part[name] for name in settings}
     except (ValueError, LookupError, TypeError) as error:
         raise RunError(f"{path} is damaged: delete it to compute it again.") from error
-    if theirs != facts:
+    if theirs != dict(settings):
         raise RunError(
             f"{path.parent.parent} holds another evaluation (of other weights, or with other "
-            "steps or seeds): choose another --out, or delete it."
+            "steps, seeds or rates): choose another --out, or delete it."
         )
     return part
 
 
-def _mark(optimizer: LearnableOptimizer, theta: Theta) -> str:
+def digest(optimizer: LearnableOptimizer, theta: Theta) -> str:
     """Return a digest of an optimizer and its parameters."""
     digest = hashlib.sha256(repr(optimizer).encode())
     for leaf in jax.tree.leaves(theta):
@@ -161,6 +186,8 @@ def _file_name(name: str) -> str:
 
 def times_text(row: Mapping[str, Any]) -> str:
     """Write a speedup, with a sign if it is a lower bound."""
+    if row["final_loss"] is None:
+        return "–"
     sign = "> " if row["speedup_is_a_bound"] else ""
     return f"{sign}{row['speedup']:.3g}×"
 

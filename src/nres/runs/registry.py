@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from nres.checks import positive_number
 from nres.lengths import LogUniform
 from nres.pools.mujoco import MujocoPool
 from nres.runs.starts import model_start, optimizer_start, policy_start
@@ -122,14 +123,15 @@ def celo2_system(
 ) -> LearnedOptimizerSystem:
     """Make the distribution of tasks on which Celo2 is trained.
 
-    Episodes take from a twentieth of `horizon` to `horizon` steps. `options` are those of the task.
+    Episodes take from a twentieth of `horizon` to `horizon` steps. `largest_scale` is the largest
+    c, and 1 over it the smallest. `options` are those of the task.
     """
     return LearnedOptimizerSystem(
         small_images_task(evaluated_on="train", **options),
         Celo2(base=base),
         horizon=LogUniform(max(1, horizon // 20), horizon),
         sequence="random",
-        scales=(1 / largest_scale, largest_scale),
+        scales=(1 / positive_number("largest_scale", largest_scale), largest_scale),
         outer="before",
         cap=1.5 * math.log(10),
         test_episodes=test_episodes,
@@ -265,7 +267,7 @@ SYSTEMS: dict[str, KnownSystem] = {
     ),
     # The recipe of Moudgil et al. (2026), who use PES and four data sets.
     "celo2": KnownSystem(
-        "learn the optimizer Celo2 on small images, T = 100 to 2000",
+        "learn the optimizer Celo2, T = 100 to 2000",
         celo2_system,
         {
             "pes": _celo2(),

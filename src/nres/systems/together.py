@@ -23,10 +23,10 @@ class Together(System):
 
     Args:
         systems: The systems. They must have the same horizon, or the same distribution of lengths,
-            and must not end early.
+            must not end early, and must not measure parts of `theta`.
 
     Raises:
-        ValueError: If there are none, or their horizons differ.
+        ValueError: If there are none, their horizons differ, or one measures parts of `theta`.
 
     Example:
         ```python
@@ -45,6 +45,9 @@ class Together(System):
         self.systems = tuple(systems)
         if not self.systems:
             raise ValueError("Together needs at least one system.")
+        for system in self.systems:
+            if system.observed_between is not None:
+                raise ValueError(f"{type(system).__name__} measures parts of theta: run it alone.")
         horizons = {(horizon_of(system), system.lengths) for system in self.systems}
         if len(horizons) > 1:
             raise ValueError(

@@ -23,6 +23,7 @@ class Metadata(NamedTuple):
     name: str
     horizon: int
     can_fork: bool
+    lengths: str
 
 
 class Detached:
@@ -115,7 +116,7 @@ class Actor:
 
     def describe(self, shard: int) -> Metadata:
         pool = self._pool(shard)
-        return Metadata(repr(pool), int(pool.horizon), bool(pool.can_fork))
+        return Metadata(repr(pool), int(pool.horizon), bool(pool.can_fork), repr(pool.lengths))
 
     def run(self, theta: PyTree, estimator: Any, request: Request) -> Reply:
         began = time.perf_counter()

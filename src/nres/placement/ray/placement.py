@@ -136,13 +136,14 @@ class Ray(Placement):
                 "nres.placement.Ray."
             )
         theirs = self.crew.metadata
-        if (theirs.horizon, theirs.can_fork) != (estimator.horizon, pool.can_fork):
+        found = theirs.horizon, theirs.can_fork, theirs.lengths
+        if found != (estimator.horizon, pool.can_fork, repr(pool.lengths)):
             if starts:  # otherwise, the actors serve another estimator
                 self.close()
             raise ValueError(
-                f"make_pool makes a pool with horizon {theirs.horizon} and can_fork="
-                f"{theirs.can_fork}, but the estimator's pool has {estimator.horizon} and "
-                f"{pool.can_fork}."
+                f"make_pool makes a pool with horizon {theirs.horizon}, can_fork="
+                f"{theirs.can_fork} and lengths {theirs.lengths}, but the estimator's pool has "
+                f"{estimator.horizon}, {pool.can_fork} and {pool.lengths!r}."
             )
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from nres.files import replacing
-from nres.system import Theta
+from nres.system import Theta, check_finite
 from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP
 from nres.systems.learned_optimizer.celo2 import Celo2
 from nres.systems.learned_optimizer.optimizers import (
@@ -141,9 +141,14 @@ def _read(
         raise OptimizerFileError(f"{path} is for {kind} with {settings}, not for {given}.")
     like = jax.eval_shape(optimizer.initial_theta, jax.random.key(0))
     try:
-        return optimizer, archive.theta(like), about
+        theta = archive.theta(like)
     except WeightsError as error:
         raise OptimizerFileError(f"{error} The file should hold a {kind}.") from error
+    try:
+        check_finite(theta)
+    except ValueError as error:
+        raise OptimizerFileError(f"{path}: {error}") from error
+    return optimizer, theta, about
 
 
 def load_optimizer(

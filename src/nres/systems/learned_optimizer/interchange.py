@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import keyword
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nres.files import read_plain, replacing, write_text
-from nres.system import Theta
+from nres.system import Theta, check_finite
 from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP
 from nres.systems.learned_optimizer.celo2 import INPUTS, Celo2
 from nres.systems.learned_optimizer.export import OptimizerFileError, save_optimizer
@@ -19,10 +20,13 @@ from nres.systems.learned_optimizer.fusing import Layers
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 
 TEMPLATE = "foreign/torch_optimizer.py"
+# Modules that the template imports.
+TAKEN = ("json", "math", "pathlib", "torch")
 # The number of inputs in each of the groups in which others store the first layer of Celo2.
 GROUPS = (1, 1, 1, 3, 1, 3, 1, 3, 1, 3, 3, 3, 3, 3)
 # The number of the extension type with which flax stores arrays in msgpack.
 ARRAY = 1
+FLOATS = ("float32", "float64")
 LARGEST_FILE = 10_000_000
 Arrays = dict[str, Float[np.ndarray, "..."]]
 
@@ -46,10 +50,13 @@ def write_torch(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tupl
         write_torch(Path("mine.py"), optimizer, theta)     # from mine import LearnedOptimizer
         ```
     """
-    if path.suffix != ".py" or not path.stem.isidentifier():
-        raise OptimizerFileError(f"{path} must be the name of a Python module, as in mine.py.")
+    name = path.stem
+    if path.suffix != ".py" or not name.isidentifier() or keyword.iskeyword(name) or name in TAKEN:
+        raise OptimizerFileError(f"{path} must be the name of a new Python module, as in mine.py.")
     source = importlib.resources.files("nres.systems.learned_optimizer").joinpath(TEMPLATE)
     weights = path.with_suffix(".safetensors")
+    if weights.exists() and not path.exists():
+        raise OptimizerFileError(f"{weights} exists and is not of {path}: choose another name.")
     about = {"optimizer": type(optimizer).__name__, "settings": json.dumps(_settings(optimizer))}
     _write_safetensors(weights, _layers_by_name(optimizer, theta), about)
     write_text(path, source.read_text(encoding="utf-8").replace("NAME", path.stem))
@@ -72,6 +79,8 @@ def write_pylo(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple
     """
     if path.suffix != ".safetensors":
         raise OptimizerFileError(f"{path} must end in .safetensors.")
+    if path.with_suffix(".py").exists():
+        raise OptimizerFileError(f"{path} belongs to the module beside it: choose another name.")
     first, *others = _celo2_layers(optimizer, theta)
     arrays = {f"w0.{i}": part for i, part in enumerate(_split(first["weight"]))}
     arrays["b0"] = first["bias"]
@@ -125,7 +134,7 @@ def read_celo2(path: str | Path) -> Layers:
 
     Example:
         ```python
-        optimizer = Celo2(lr=1.0).as_optax(read_celo2("theta.state"))
+        optimizer = Celo2(lr=1e-3).as_optax(read_celo2("theta.state"))
         ```
     """
     import msgpack
@@ -134,7 +143,7 @@ def read_celo2(path: str | Path) -> Layers:
         tree = msgpack.unpackb(
             read_plain(Path(path), LARGEST_FILE), ext_hook=_unpacked, strict_map_key=False
         )
-        arrays = dict(_named(tree))
+        arrays = dict(_named(tree)) if isinstance(tree, dict) else {}
         weights = [np.concatenate([arrays[f"w0__{i}"] for i in range(len(GROUPS))])]
         weights += [arrays[f"w{i}"] for i in (1, 2)]
         layers = [{"weight": w, "bias": arrays[f"b{i}"]} for i, w in enumerate(weights)]
@@ -144,7 +153,12 @@ def read_celo2(path: str | Path) -> Layers:
     expected = [((INPUTS, 8), (8,)), ((8, 8), (8,)), ((8, 3), (3,))]
     if shapes != expected:
         raise OptimizerFileError(f"{path} has layers of shapes {shapes}, not {expected}.")
-    return [{k: jnp.asarray(v, jnp.float32) for k, v in layer.items()} for layer in layers]
+    theta = [{k: jnp.asarray(v, jnp.float32) for k, v in layer.items()} for layer in layers]
+    try:
+        check_finite(theta)
+    except ValueError as error:
+        raise OptimizerFileError(f"{path}: {error}") from error
+    return theta
 
 
 FORMATS = {"optax": ".npz", "torch": ".py", "pylo": ".safetensors", "celo2": ".msgpack"}
@@ -174,6 +188,8 @@ def write_for(
     Raises:
         OptimizerFileError: If the library has no such optimizer, or the name another ending.
     """
+    if library not in FORMATS:
+        raise OptimizerFileError(f"no library is called {library!r}: there are {list(FORMATS)}.")
     if library in _WRITERS:
         return _WRITERS[library](path, optimizer, theta)
     save_optimizer(path, optimizer, theta, about)
@@ -182,7 +198,8 @@ def write_for(
 
 def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
     if isinstance(optimizer, Celo2):
-        return {"lr": optimizer.lr, "base": optimizer.base}
+        names = ("lr", "weight_decay", "base")
+        return {name: getattr(optimizer, name) for name in names}
     return {"step": optimizer.step} if isinstance(optimizer, AdafactorMLP) else {}
 
 
@@ -240,20 +257,15 @@ def _packed(array: np.ndarray) -> Any:
     return msgpack.ExtType(ARRAY, msgpack.packb((array.shape, array.dtype.name, array.tobytes())))
 
 
-def _unpacked(code: int, data: bytes) -> np.ndarray:
+def _unpacked(code: int, data: bytes) -> np.ndarray | None:
+    """Return an array of floating-point numbers; `None` for anything else, like a counter."""
     import msgpack
 
     if code != ARRAY:
-        raise ValueError(f"it has values of an unknown type {code}")
+        return None
     shape, name, content = msgpack.unpackb(data)
     name = name.decode() if isinstance(name, bytes) else name
-    if name not in ("float32", "float64", "bfloat16"):
-        raise ValueError(f"it has an array of {name}")
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.frombuffer(content, ml_dtypes.bfloat16).astype(np.float32).reshape(shape)
-    return np.frombuffer(content, name).reshape(shape)
+    return np.frombuffer(content, name).reshape(shape) if name in FLOATS else None
 
 
 def _named(tree: Any) -> Any:

@@ -9,11 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from nres.checks import whole_number
 from nres.data import grey
 from nres.systems.learned_optimizer.convolutional import apply_convolutional, init_convolutional
 from nres.systems.learned_optimizer.convolutional import plain_block as block
 from nres.systems.learned_optimizer.dense import apply_dense, init_dense, initial_weight
-from nres.systems.learned_optimizer.tasks import Task, check_sizes, classification
+from nres.systems.learned_optimizer.tasks import (
+    Task,
+    check_sizes,
+    classification,
+    small_images_task,
+)
 from nres.systems.recurrent import GRU, python_manual
 
 SYMBOLS = 64
@@ -35,6 +41,7 @@ def convolutional_task(
     """
     if not 1 <= blocks <= 3:
         raise ValueError(f"blocks must be from 1 to 3, got {blocks}: each halves the 8 pixels.")
+    channels = whole_number("channels", channels)
     init = functools.partial(init_convolutional, blocks, channels, size=8, colours=1)
     return classification(
         init, functools.partial(apply_convolutional, block), grey(data), batch=batch
@@ -82,7 +89,7 @@ def recurrent_task(*, hidden: int = 64, length: int = 32, batch: int = 32) -> Ta
     Returns:
         The task.
     """
-    cell = GRU(SYMBOLS, hidden)
+    cell = GRU(SYMBOLS, whole_number("hidden", hidden))
     return _text_task(cell.initial_theta, functools.partial(_gru_logits, cell), length, batch)
 
 
@@ -107,6 +114,7 @@ def transformer_task(
     Returns:
         The task.
     """
+    width, blocks = whole_number("width", width), whole_number("blocks", blocks)
     init = functools.partial(_init_transformer, width, blocks, length)
     return _text_task(init, _transformer_logits, length, batch)
 
@@ -150,7 +158,7 @@ def _standard(x: Float[Array, "length width"]) -> Float[Array, "length width"]:
 
 
 def _text_task(init, logits, length: int, batch: int) -> Task:
-    text = python_manual()
+    length, text = whole_number("length", length), python_manual()
     rows = text[: len(text) // (length + 1) * (length + 1)].reshape(-1, length + 1)
     order = np.random.default_rng(0).permutation(len(rows))  # so that both parts are alike
     rows, count = rows[order].astype(np.uint8), len(rows) * 4 // 5
@@ -166,18 +174,11 @@ def _next_loss(logits, params, rows) -> Float[Array, ""]:
     return -jnp.mean(jnp.sum(chosen * jax.nn.log_softmax(given), axis=-1))
 
 
-def _perceptron(hidden: Sequence[int]) -> Task:
-    return classification(
-        functools.partial(init_dense, (64, *hidden, 10)),
-        functools.partial(apply_dense, activation=jax.nn.relu),
-        grey("fashion-mnist"),
-        batch=64,
-    )
-
-
+_wide = functools.partial(small_images_task, hidden=(128, 128))
+_deep = functools.partial(small_images_task, hidden=(32,) * 6)
 HELD_OUT: Mapping[str, tuple[str, Any]] = {
-    "wide": ("a perceptron, 64-128-128-10", functools.partial(_perceptron, (128, 128))),
-    "deep": ("a perceptron with six hidden layers", functools.partial(_perceptron, (32,) * 6)),
+    "wide": ("a perceptron, 64-128-128-10", _wide),
+    "deep": ("a perceptron with six hidden layers", _deep),
     "convolutional": ("a convolutional network", convolutional_task),
     "autoencoder": ("an autoencoder, 64-32-8-32-64", autoencoder_task),
     "recurrent": ("a gated recurrent network on text", recurrent_task),

@@ -196,7 +196,11 @@ class LearnedOptimizerSystem(System):
         return _losses(self, theta, key)
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Compute the mean loss of whole episodes, and the mean loss of their last tenth."""
+        """Compute the mean loss of whole episodes, and the mean loss of their last tenth.
+
+        If lengths are drawn, all of these episodes take the longest: `nres.evaluate` computes the
+        mean over lengths, which is what is learned.
+        """
         if self.test_episodes == 1:
             losses = self.losses(theta, key)
         else:
@@ -212,11 +216,10 @@ class LearnedOptimizerSystem(System):
 
 def _range(name: str, given: Any) -> tuple[float, float]:
     """Return two positive numbers in order, or raise an error."""
-    try:
-        least, most = (positive_number(name, each) for each in given)
-    except TypeError as error:
-        raise TypeError(f"{name} must be two numbers, got {given!r}.") from error
-    if not least < most:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise TypeError(f"{name} must be two numbers, got {given!r}.")
+    least, most = (positive_number(name, each) for each in given)
+    if least > most:
         raise ValueError(f"{name} must be two numbers in order, got {given!r}.")
     return least, most
 

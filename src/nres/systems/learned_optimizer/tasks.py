@@ -90,11 +90,12 @@ class Task(eqx.Module):
             self.evaluated_on = jax.tree.map(jnp.asarray, evaluated_on)
         self.batch = batch
         check_batch(batch, train=self.train, evaluated_on=self.evaluated_on)
-        self.parts = (self.sizes,) if parts is None else tuple((a, b) for a, b in parts)
-        if tuple(map(sum, zip(*self.parts, strict=True))) != self.sizes:
+        self.parts = (self.sizes,) if parts is None else tuple(parts)
+        whole = all(len(part) == 2 and min(part) > 0 for part in self.parts)
+        if not whole or tuple(map(sum, zip(*self.parts, strict=True))) != self.sizes:
             raise ValueError(
-                f"parts must add up to the {self.sizes[0]:,} examples of train and the "
-                f"{self.sizes[1]:,} of evaluated_on, got {self.parts}."
+                f"parts must be pairs of positive numbers that add up to the {self.sizes[0]:,} "
+                f"examples of train and the {self.sizes[1]:,} of evaluated_on, got {self.parts}."
             )
 
     @property
@@ -112,17 +113,18 @@ class Task(eqx.Module):
             key: The key of the step.
             part: The number of the data set; `None` if there is only one.
         """
-        bounds = np.cumsum([(0, 0), *self.parts], axis=0, dtype=np.int32)
+        sizes: Any = self.sizes
+        if part is not None:
+            sizes = jnp.asarray(self.parts, jnp.int32)[part]
+        train, evaluated_on = (
+            jax.random.randint(k, (self.batch,), 0, size, jnp.int32)
+            for k, size in zip(jax.random.split(key), sizes, strict=True)
+        )
         if part is None:
-            first, size = bounds[0], bounds[-1]
-        else:
-            first = jnp.asarray(bounds)[part]
-            size = jnp.asarray(np.diff(bounds, axis=0))[part]
-        drawn = [
-            jax.random.randint(k, (self.batch,), 0, size[i], jnp.int32) + first[i]
-            for i, k in enumerate(jax.random.split(key))
-        ]
-        return drawn[0], drawn[1]
+            return train, evaluated_on
+        before = np.cumsum([(0, 0), *self.parts[:-1]], axis=0, dtype=np.int32)
+        first = jnp.asarray(before)[part]
+        return train + first[0], evaluated_on + first[1]
 
 
 def classification(

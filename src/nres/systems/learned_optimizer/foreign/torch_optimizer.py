@@ -28,15 +28,17 @@ class LearnedOptimizer(torch.optim.Optimizer):
         params: The parameters, or groups of them.
         lr: The learning rate; by default, the one with which the optimizer was trained. For
             networks that choose the size of their steps, a factor, 1 by default.
-        weight_decay: The decay of weights, multiplied by the learning rate.
+        weight_decay: The decay of weights, multiplied by the learning rate; by default, the one
+            with which the optimizer was trained.
         weights: The file of weights; by default, the one beside this file.
     """
 
-    def __init__(self, params, lr=None, weight_decay=0.0, weights=None):
+    def __init__(self, params, lr=None, weight_decay=None, weights=None):
         path = weights or pathlib.Path(__file__).with_suffix(".safetensors")
-        self.weights, about = read_weights(path)
-        self.rule = RULES[about["optimizer"]](self.weights, json.loads(about["settings"]))
+        weights, about = read_weights(path)
+        self.rule = RULES[about["optimizer"]](weights, json.loads(about["settings"]))
         lr = self.rule.lr if lr is None else lr
+        weight_decay = self.rule.weight_decay if weight_decay is None else weight_decay
         if lr < 0 or weight_decay < 0:
             raise ValueError(f"lr and weight_decay must not be negative: {lr}, {weight_decay}.")
         defaults = {"lr": lr, "weight_decay": weight_decay, "keep_layout": False}
@@ -67,6 +69,19 @@ class LearnedOptimizer(torch.optim.Optimizer):
                 p.add_(change.permute(inverse).to(p.dtype), alpha=-group["lr"])
                 state["step"] += 1
         return loss
+
+    def load_state_dict(self, state_dict):
+        """Load a state; unlike in the base class, averages keep their precision."""
+        super().load_state_dict(state_dict)
+        numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(numbers, params, strict=True):
+            for name, value in state_dict["state"].get(i, {}).items():
+                device = "cpu" if name == "step" else p.device
+                self.state[p][name] = value.detach().clone().to(device)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "rule": self.rule}
 
 
 def seen_axes(ndim, keep):
@@ -161,7 +176,7 @@ class Celo2(Averages):
 
     def __init__(self, weights, settings):
         self.layers, self.base = layers_of(weights), settings["base"]
-        self.lr = settings["lr"]
+        self.lr, self.weight_decay = settings["lr"], settings["weight_decay"]
 
     def decays(self):
         return BETAS, 0.95, BETAS
@@ -201,7 +216,7 @@ class Celo2(Averages):
 class AdafactorMLP(Averages):
     """small_fc_lopt: a network per parameter that also sees the step."""
 
-    lr = 1.0
+    lr, weight_decay = 1.0, 0.0
 
     def __init__(self, weights, settings):
         self.layers, self.step = layers_of(weights), settings["step"]
@@ -238,7 +253,7 @@ class AdafactorMLP(Averages):
 class PerParameterMLP:
     """A network per parameter on running means of the gradient, and on the step."""
 
-    lr = 1.0
+    lr, weight_decay = 1.0, 0.0
     means = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
     def __init__(self, weights, settings):

@@ -76,8 +76,15 @@ def scaled(
 
     Returns:
         The scaled images, rounded to bytes.
+
+    Raises:
+        ValueError: If the images are not square, or smaller than `size`.
     """
     old = images.shape[1]
+    if images.shape[2] != old or not 1 <= size <= old:
+        raise ValueError(
+            f"images of {old} x {images.shape[2]} cannot be scaled to {size} x {size}."
+        )
     centres = (np.arange(size) + 0.5) * (old / size) - 0.5
     left = centres.astype(int)
     weights = np.zeros((size, old))
