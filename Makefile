@@ -68,6 +68,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/simulators.py
 	$(BIN)/python benchmarks/learned_optimizer.py
 	$(BIN)/python benchmarks/meta_training.py
+	$(BIN)/python benchmarks/large_models.py
 	$(BIN)/python benchmarks/theory.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/actors.py

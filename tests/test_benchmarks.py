@@ -67,3 +67,9 @@ def test_meta_training(tmp_path):
     (row,) = json.loads((tmp_path / "meta_training_cpu.json").read_text())["meta_training"]
     assert row["optimizer"] == "Celo2"
     assert row["of_bare"] > 0
+
+
+def test_large_models(tmp_path):
+    run("large_models", tmp_path)
+    (row,) = json.loads((tmp_path / "large_models_cpu.json").read_text())["large_models"]
+    assert row["of inference"] > 0

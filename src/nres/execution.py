@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.measured import joined, learned, measured
 from nres.noise import Noise
+from nres.noise.factors import full
 from nres.noise.law import for_workers
 from nres.pools.base import Pool
-from nres.system import parameter_count
 from nres.workers import Carry, Contributions, Response, Workers, summed
 
 Chosen = TypeVar("Chosen")
@@ -47,6 +47,8 @@ class Runner(Protocol):
     def horizon(self) -> int: ...
     @property
     def window(self) -> int: ...
+
+    def lane_size(self, theta: Any) -> int: ...
 
     def run(
         self, theta: Any, workers: Workers, carry: Carry | None, length: Any
@@ -104,7 +106,7 @@ def run_episodes(
     if smoothing is not None:
         noise, noise_keys, sigma = smoothing
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
-        rows = joined(jax.tree.map(jnp.add, learned(rows), drawn), measured(rows))
+        rows = joined(jax.tree.map(jnp.add, learned(rows), full(drawn)), measured(rows))
     thetas = jax.tree.map(lambda x: x[None], rows)
     if pool.lengths is None:
         result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
@@ -186,7 +188,7 @@ def run_window(
     parameters of only one block exist at a time. Carried arrays are updated in place. Results
     depend on the block size only through the order in which contributions are added.
     """
-    count, block = workers.start.size, block_size(parameter_count(theta))
+    count, block = workers.start.size, block_size(runner.lane_size(theta))
     if not runner.pool.traceable or block >= count:
         return run_at_once(runner, theta, workers, carry, length)
 

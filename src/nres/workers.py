@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.noise import Group, NoiseState, where_worker
+from nres.noise.factors import is_factors
 from nres.system import Theta, at_least_single, squared_norm
 
 # Numbers beyond those of workers and episodes, for randomness that belongs to neither.
@@ -190,6 +191,15 @@ class Contributions(eqx.Module):
         return jnp.isfinite(self.norm) & jnp.isfinite(self.loss)
 
 
+def _squared_norms(rows: PyTree) -> Float[Array, " workers"]:
+    """Return the squared norm of each worker's rows."""
+    plain, factored = eqx.partition(rows, lambda x: not is_factors(x), is_leaf=is_factors)
+    parts = [x.squared_norms() for x in jax.tree.leaves(factored, is_leaf=is_factors)]
+    if jax.tree.leaves(plain):
+        parts.append(jax.vmap(squared_norm)(plain))
+    return functools.reduce(jnp.add, [part.astype(parts[-1].dtype) for part in parts])
+
+
 @eqx.filter_jit
 def summed(response: Response) -> Contributions:
     """Add up the workers' contributions, leaving out those that are not finite.
@@ -197,7 +207,7 @@ def summed(response: Response) -> Contributions:
     The sum is in at least single precision: half precision could overflow although the mean fits.
     """
     coefficient, rows = response.coefficient, response.rows
-    norm = jnp.abs(coefficient) * jnp.sqrt(jax.vmap(squared_norm)(rows)).astype(coefficient.dtype)
+    norm = jnp.abs(coefficient) * jnp.sqrt(_squared_norms(rows)).astype(coefficient.dtype)
     for seen in jax.tree.leaves(response.observed):
         usable = jnp.isfinite(seen).reshape(norm.size, -1).all(axis=1)
         norm = jnp.where(usable, norm, jnp.nan)
@@ -205,13 +215,16 @@ def summed(response: Response) -> Contributions:
     coefficient = jnp.where(result.finite, coefficient, 0)
 
     def add(rows):
+        if is_factors(rows):
+            rows = where_worker(result.finite, rows, jax.tree.map(jnp.zeros_like, rows))
+            return rows.weighted_sum(coefficient.astype(at_least_single(rows.a.dtype)))
         rows = where_worker(result.finite, rows, jnp.zeros_like(rows))
         rows = rows.astype(at_least_single(rows.dtype))
         # Full precision: the matrix units' short floats would lose three digits and save no time.
         c = coefficient.astype(rows.dtype)
         return jnp.tensordot(c, rows, axes=1, precision=jax.lax.Precision.HIGHEST)
 
-    grad = jax.tree.map(add, rows)
+    grad = jax.tree.map(add, rows, is_leaf=is_factors)
     keep = lambda s: where_worker(result.finite, s, jnp.zeros_like(s)).sum(axis=0)  # noqa: E731
     slope, observed = jax.tree.map(keep, (response.slope, response.observed))
     return Contributions(grad, norm, response.loss, response.steps, response.odd, slope, observed)

@@ -22,7 +22,7 @@ from nres.noise import Adaptation
 from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
-from nres.system import System, Theta, as_theta, check_finite, horizon_of
+from nres.system import System, Theta, as_theta, check_finite, horizon_of, parameter_count
 from nres.workers import Carry, Contributions, Response, Steps, Workers
 
 # The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
@@ -163,6 +163,10 @@ class Estimator(eqx.Module):
     def traceable(self) -> bool:
         """True if JAX can trace a whole estimate."""
         return self.placement.can_trace(self.pool)
+
+    def lane_size(self, theta: Theta) -> int:
+        """Return the number of parameters that exist once per unroll."""
+        return parameter_count(theta)
 
     def group_size(self, theta: Theta) -> int:
         """Return the number of workers whose noises are drawn jointly."""

@@ -36,6 +36,7 @@ from nres.noise import (
     where_worker,
 )
 from nres.noise.adaptive import Adapted
+from nres.noise.factors import Perturbed, is_perturbed, lanes_of
 from nres.noise.law import OfWorkers, for_workers
 from nres.placement import Placement
 from nres.pools.base import Pool
@@ -108,6 +109,12 @@ class EvolutionStrategy(Estimator):
         if shaping == SCALED and len(noise.contrast) < 2:
             raise ValueError(f"shaping={SCALED!r} needs a law of noise with pairs, not {noise!r}.")
         self.shaping = shaping
+        if noise.factored and (self.accumulates or self.adapts):
+            why = "an adaptive sigma" if self.adapts else type(self).__name__
+            raise ValueError(
+                f"{why} needs more of a noise than {noise!r} keeps: use NRES, FullES or TES with a "
+                "given sigma."
+            )
 
     @property
     def noise_period(self) -> int | Int[Array, ""]:
@@ -162,6 +169,9 @@ class EvolutionStrategy(Estimator):
         """The sigma of noises that begin now."""
         return self.sigma.now.sigma if isinstance(self.sigma, Adapted) else self.sigma
 
+    def lane_size(self, theta):
+        return self.noise.size(learned(theta))
+
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
 
@@ -171,7 +181,7 @@ class EvolutionStrategy(Estimator):
         return workers.noise_numbers(self.horizon, self.noise_period)
 
     def linear_gain(self, theta):
-        linear = self.shaping != SIGNS and not self.accumulates
+        linear = self.shaping != SIGNS and not self.accumulates and not self.noise.factored
         single = linear and getattr(self._sigma_shapes(), "shape", None) == ()
         return parameter_count(theta) + 2 if single else None
 
@@ -271,6 +281,14 @@ class OnlineStrategy(EvolutionStrategy):
         self.phases = phases
 
 
+def _with_unperturbed(x: Array, members: Any) -> Any:
+    """Add a last member with the parameters themselves."""
+    if is_perturbed(members):
+        a = jnp.concatenate([members.a, jnp.zeros_like(members.a[:1])])
+        return Perturbed(members.base, a, members.b)
+    return jnp.concatenate([members, jnp.broadcast_to(x, members[:1].shape)])
+
+
 def _is_lifted(x: Any) -> bool:
     return isinstance(x, Lifted)
 
@@ -313,10 +331,9 @@ def _perturb(
     )
     thetas = law.perturb(random, epsilon)
     if unperturbed:
-        same = lambda x, t: jnp.concatenate([t, jnp.broadcast_to(x, t[:1].shape)])  # noqa: E731
-        thetas = jax.tree.map(same, random, thetas)
+        thetas = jax.tree.map(_with_unperturbed, random, thetas)
     if has_measured(theta):
-        lanes = jax.tree.leaves(thetas)[0].shape[:2]
+        lanes = lanes_of(thetas)
         every = lambda x: jnp.broadcast_to(x, (*lanes, *x.shape))  # noqa: E731
         thetas = joined(thetas, jax.tree.map(every, measured(theta)))
     return noise, epsilon, thetas

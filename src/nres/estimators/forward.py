@@ -106,6 +106,8 @@ class DODGE(ForwardMode):
     def __check_init__(self) -> None:
         if self.period is not None:
             check_period(self.period, self.window)
+        if self.noise.factored:
+            raise ValueError(f"DODGE needs directions in full, which {self.noise!r} does not draw.")
 
     def begin(self, theta, workers):
         thetas = for_lanes(theta, workers.start.size)

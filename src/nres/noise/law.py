@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from nres.system import Theta, at_least_single
+from nres.noise.factors import Perturbed, is_factors
+from nres.system import Theta, at_least_single, parameter_count
 
 
 class Noise(eqx.Module):
@@ -34,6 +35,9 @@ class Noise(eqx.Module):
 
     contrast: ClassVar[tuple[float, ...]] = (0.5, -0.5)
     """The weight of each member's loss in the difference that multiplies the score."""
+
+    factored: ClassVar[bool] = False
+    """True if rows may be `nres.noise.Factors`, which cannot be added up."""
 
     @abc.abstractmethod
     def draw(
@@ -69,6 +73,10 @@ class Noise(eqx.Module):
         """
         return 1
 
+    def size(self, theta: Theta) -> int:
+        """Return the number of numbers in one worker's noise."""
+        return parameter_count(theta)
+
     def perturb(self, theta: Theta, epsilon: PyTree) -> PyTree:
         r"""Return the parameters of each member on a new first axis: here $\theta \pm \epsilon$.
 
@@ -81,6 +89,9 @@ class Noise(eqx.Module):
         """
 
         def members(x, e):
+            if is_factors(e):
+                a = e.a.astype(x.dtype)
+                return Perturbed(x, jnp.stack([a, -a]), e.b.astype(x.dtype))
             x, e = jnp.broadcast_to(x, e.shape), e.astype(x.dtype)
             return jnp.stack([x + e, x - e])
 
@@ -165,10 +176,15 @@ def scale_rows(factor: PyTree, rows: PyTree) -> PyTree:
     """
 
     def scale(f, r):
+        if is_factors(r):
+            return r.scaled(f)
         r = r.astype(at_least_single(r.dtype))
         return jnp.expand_dims(f, range(1, 1 + r.ndim - f.ndim)).astype(r.dtype) * r
 
-    return jax.tree.map(lambda f, part: jax.tree.map(lambda r: scale(f, r), part), factor, rows)
+    def branch(f, part):
+        return jax.tree.map(lambda r: scale(f, r), part, is_leaf=is_factors)
+
+    return jax.tree.map(branch, factor, rows)
 
 
 def excess(law: Noise, epsilon: PyTree, sigma: PyTree) -> PyTree:

@@ -1,5 +1,6 @@
 """Pools: batches of unrolls of a system or simulator."""
 
+from nres.pools.base import MaterialisedWarning as MaterialisedWarning
 from nres.pools.base import Pool as Pool
 from nres.pools.base import PoolError as PoolError
 from nres.pools.base import TraceablePool as TraceablePool

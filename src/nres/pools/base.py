@@ -13,10 +13,15 @@ from jax import Array
 from jaxtyping import Float, Int, PyTree
 
 from nres.lengths import Lengths
+from nres.noise.factors import dense, lanes_of
 
 
 class PoolError(RuntimeError):
     """Error of a simulator that fails or returns invalid results, or of the place that runs it."""
+
+
+class MaterialisedWarning(UserWarning):
+    """Warning that an operation forms perturbed matrices, which takes memory and time."""
 
 
 class Window(eqx.Module):
@@ -185,6 +190,7 @@ class Pool(abc.ABC):
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
         """Call `advance` with JAX arrays and return JAX arrays. Estimators call this method."""
+        thetas = dense(thetas)
         given = jnp.full_like(start, window) if length is None else length
         words = jax.random.key_data(keys)
         thetas, words, start, lengths = jax.device_get((thetas, words, start, given))
@@ -232,6 +238,8 @@ class TraceablePool(Pool):
 
     traceable = True
     can_fork = True
+    lazy: ClassVar[bool] = False
+    """True if the pool takes perturbed matrices in factored form, `nres.noise.Perturbed`."""
 
     @abc.abstractmethod
     def begin(
@@ -278,9 +286,11 @@ class TraceablePool(Pool):
         window: int,
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
+        if not self.lazy:
+            thetas = dense(thetas)
         state = self.begin(state, thetas, keys, start)
         if window == 0:  # JAX would compile even a scan of zero steps
-            lanes = jax.tree.leaves(thetas)[0].shape[:2]
+            lanes = lanes_of(thetas)
             return Window(state, jnp.zeros(lanes), jnp.zeros(lanes, jnp.int32))
         return self.run(state, thetas, keys, start, window, length)
 

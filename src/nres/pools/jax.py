@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from nres.checks import whole_number
 from nres.lengths import Lengths
 from nres.measured import has_measured
+from nres.noise.factors import has_perturbed, lanes_of, mapped_axes
 from nres.pools.base import Pool, TraceablePool, Window
 from nres.system import System, at_least_single, check_system, horizon_of
 
@@ -45,6 +46,7 @@ class JaxPool(eqx.Module, TraceablePool):
 
     system: System
     unroll: int | None = eqx.field(static=True)
+    lazy = True
 
     def __init__(self, system: Any, *, unroll: int | None = None):
         if not isinstance(system, System):
@@ -87,7 +89,9 @@ class JaxPool(eqx.Module, TraceablePool):
         keys: Key[Array, " workers"],
         start: Int[Array, " workers"],
     ) -> _Lane:
-        over_members = jax.vmap(jax.vmap(self._begin_one), in_axes=(0, 0, None, None))
+        workers, members = (mapped_axes(thetas, over) for over in (False, True))
+        over_workers = jax.vmap(self._begin_one, in_axes=(0, workers, 0, 0))
+        over_members = jax.vmap(over_workers, in_axes=(0, members, None, None))
         return over_members(state, thetas, keys, start)
 
     def run(
@@ -99,10 +103,12 @@ class JaxPool(eqx.Module, TraceablePool):
         window: int,
         length: Int[Array, " workers"] | None = None,
     ) -> Window:
-        lanes = math.prod(jax.tree.leaves(thetas)[0].shape[:2])
+        lanes = math.prod(lanes_of(thetas))
         run = functools.partial(self._run_one, window=window, lanes=lanes)
+        workers, members = (mapped_axes(thetas, over) for over in (False, True))
         # Members outside, workers inside, so that the long axis is contiguous.
-        over_members = jax.vmap(jax.vmap(run), in_axes=(0, 0, None, None, None))
+        over_workers = jax.vmap(run, in_axes=(0, workers, 0, 0, 0))
+        over_members = jax.vmap(over_workers, in_axes=(0, members, None, None, None))
         return Window(*over_members(state, thetas, keys, start, length))
 
     def check(self, theta: PyTree) -> None:
@@ -125,8 +131,9 @@ class JaxPool(eqx.Module, TraceablePool):
         system = self.system
         if lane is not None:
             theta = _shield(start == 0, theta)
-        fresh = jax.tree.map(jnp.asarray, system.init(theta, jax.random.fold_in(key, 0)))
-        ends = len(jax.eval_shape(system.step, fresh, theta, start, key)) == 3
+        init, step = _methods(system, theta)
+        fresh = jax.tree.map(jnp.asarray, init(theta, jax.random.fold_in(key, 0)))
+        ends = len(jax.eval_shape(step, fresh, theta, start, key)) == 3
         fresh = _Lane(fresh, jnp.zeros((), bool) if ends else None)
         if lane is None:
             return fresh
@@ -135,9 +142,8 @@ class JaxPool(eqx.Module, TraceablePool):
     def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
         """Run one lane; return the fields of a `Window` without the axes of members and workers."""
         system = self.system
-        jaxpr, step_shape = jax.make_jaxpr(system.step, return_shape=True)(
-            lane.state, theta, start, key
-        )
+        _, step = _methods(system, theta)
+        jaxpr, step_shape = jax.make_jaxpr(step, return_shape=True)(lane.state, theta, start, key)
         ends = lane.ended is not None
 
         def body(carry, i):
@@ -148,7 +154,7 @@ class JaxPool(eqx.Module, TraceablePool):
             masks += [] if length is None else [i < length]
             active = functools.reduce(jnp.logical_and, masks) if masks else None
             state, th = _shield(active, (lane.state, theta))
-            state, loss, *end = system.step(state, th, t, jax.random.fold_in(key, t + 1))
+            state, loss, *end = step(state, th, t, jax.random.fold_in(key, t + 1))
             # A state may contain Python numbers; `check_system` has checked the rest.
             state, end = jax.tree.map(jnp.asarray, (state, end))
             new = _Lane(state, end[0] if ends else None)
@@ -174,6 +180,15 @@ class JaxPool(eqx.Module, TraceablePool):
         if system.observed_between is not None and has_measured(theta):
             observed = system.observed_between(theta, first, lane.state)
         return lane, total, taken, observed
+
+
+def _methods(system: System, theta: PyTree) -> tuple[Any, Any]:
+    """Return `init` and `step` of a system, for parameters of this form."""
+    if not has_perturbed(theta):
+        return system.init, system.step
+    from nres.pools.lazy import lazily  # imported here, since it needs quax
+
+    return lazily(system.init), lazily(system.step)
 
 
 def _shield(active: Array | None, tree: PyTree) -> PyTree:

@@ -105,7 +105,7 @@ def tune_settings(
             method=method,
             sigma=Piecewise.parse(given["sigma"]).first if "sigma" in given else None,
             rate=parse_rate(str(given["lr"])).first if "lr" in given else None,
-            noise=LAWS[checked("noise", given["noise"])],
+            noise=LAWS[checked("noise", given["noise"])](),
             callback=callback,
             **limits,
             **sizes,

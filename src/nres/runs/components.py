@@ -122,13 +122,13 @@ def make_estimator(
                     "give one number, or leave out adapt_sigma."
                 )
             arguments["sigma"] = AdaptiveSigma(schedule.first)
-    if "noise" in arguments:
-        arguments["noise"] = LAWS[arguments["noise"]]
     if "regenerate_noise" in arguments:
         arguments["store_noise"] = not arguments.pop("regenerate_noise")
     try:
+        if "noise" in arguments:
+            arguments["noise"] = LAWS[arguments["noise"]]()
         return info.estimator(pool, placement=placement, **arguments)
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except (TypeError, ValueError, ArithmeticError, ImportError) as error:
         raise SettingsError(f"{settings.method} on {settings.system}: {error}") from error
 
 

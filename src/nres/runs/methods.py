@@ -9,7 +9,7 @@ import optax
 
 from nres import estimators
 from nres.estimators import Estimator
-from nres.noise import Gaussian, Noise, Orthogonal
+from nres.noise import Gaussian, LowRank, Noise, Orthogonal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,9 @@ METHODS: Mapping[str, MethodInfo] = MappingProxyType(
     }
 )
 
-LAWS: Mapping[str, Noise] = MappingProxyType({"gaussian": Gaussian(), "orthogonal": Orthogonal()})
+LAWS: Mapping[str, Callable[[], Noise]] = MappingProxyType(
+    {"gaussian": Gaussian, "orthogonal": Orthogonal, "low-rank": LowRank}
+)
 
 # Settings that only some methods accept.
 ESTIMATOR_SETTINGS = frozenset(name for info in METHODS.values() for name in info.accepts)

@@ -141,7 +141,7 @@ class Settings:
         determines=True,
     )
     noise: str | None = setting(
-        "Draw independent noises, or noises that are orthogonal among workers where that pays.",
+        "Draw independent noises, orthogonal ones where that pays, or matrices of rank 1.",
         one_of(LAWS),
         default=None,
         panel=ESTIMATOR,

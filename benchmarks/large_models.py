@@ -1,0 +1,124 @@
+"""Tokens per second of a gated recurrence: NRES with noise of low rank, and plain inference.
+
+python benchmarks/large_models.py [--quick] [--out FOLDER]
+
+*Inference* runs as many lanes with one shared set of parameters: the ceiling, since nothing is
+perturbed and nothing is learned. *Gaussian* is NRES with a noise in full for every worker, where
+that fits. Every token passes through three n x n matrices.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+import nres
+from nres.files import write_json
+from run import machine, seconds, show
+
+WINDOW, SYMBOLS = 16, 256
+# The width n and the number of pairs.
+SIZES = {"cpu": ((64, 128), (256, 64)), "gpu": ((577, 2048), (1826, 2048), (5774, 2048))}
+# The most bytes that the noises in full may take.
+LARGEST = {"cpu": 2**30, "gpu": 2**35}
+
+
+class Gated(nres.System):
+    """A minimal gated recurrence that predicts bytes which follow from a counter."""
+
+    width: int = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+    horizon: int = 1024
+
+    def initial_theta(self, key):
+        keys, n = jax.random.split(key, 5), self.width
+        shapes = {"gate": (n, n), "candidate": (n, n), "mixed": (n, n)}
+        shapes |= {"symbols": (SYMBOLS, n), "output": (n, SYMBOLS)}
+        return {
+            name: (jax.random.normal(k, shape) / n**0.5).astype(self.dtype)
+            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+
+    def init(self, theta, key):
+        return jnp.zeros(self.width, self.dtype)
+
+    def step(self, state, theta, t, key):
+        x = theta["symbols"][(7 * t) % SYMBOLS]
+        keep = jax.nn.sigmoid(state @ theta["gate"] + x)
+        state = keep * state + (1 - keep) * jnp.tanh(state @ theta["candidate"] + x)
+        logits = (jnp.tanh(state @ theta["mixed"]) @ theta["output"]).astype(jnp.float32)
+        return state, jax.nn.logsumexp(logits) - logits[(7 * t + 7) % SYMBOLS]
+
+
+def inference(system: Gated, theta: Any, lanes: int) -> Callable[[], Any]:
+    """Compile a window of all lanes with the same parameters, and return a function to run it."""
+    states = jax.random.normal(jax.random.key(2), (lanes, system.width)).astype(system.dtype)
+
+    def step(carry, t):
+        states, total = carry
+        one = lambda state: system.step(state, theta, t, None)  # noqa: E731
+        states, losses = jax.vmap(one)(states)
+        return (states, total + losses), None
+
+    @jax.jit
+    def run(theta, states):
+        carry = states, jnp.zeros(lanes)
+        return jax.lax.scan(step, carry, jnp.arange(WINDOW, dtype=jnp.int32))[0]
+
+    return lambda: jax.block_until_ready(run(theta, states))
+
+
+def training(system: Gated, theta: Any, workers: int, noise: nres.Noise, count: int) -> Callable:
+    """Return a function that makes some updates, after the first call compiled them."""
+    estimator = nres.NRES(system, workers=workers, window=WINDOW, sigma=0.01, noise=noise)
+    made = nres.train(estimator, optax.sgd(1e-9), theta, updates=count, key=jax.random.key(1))
+    return lambda: nres.train(estimator, optax.sgd(1e-9), theta, updates=count, state=made.state)
+
+
+def run(quick: bool = False, rounds: int = 3) -> list[dict]:
+    rows = []
+    kind = "cpu" if jax.default_backend() == "cpu" else "gpu"
+    for width, workers in ((16, 4),) if quick else SIZES[kind]:
+        system = Gated(width, jnp.float32 if kind == "cpu" else jnp.bfloat16)
+        theta = system.initial_theta(jax.random.key(0))
+        size = sum(leaf.size for leaf in jax.tree.leaves(theta))
+        count, tokens = 2 if quick else 10, 2 * workers * WINDOW
+        ways = {"low rank": training(system, theta, workers, nres.noise.LowRank(1), count)}
+        if 4 * workers * size < LARGEST[kind]:
+            ways["Gaussian"] = training(system, theta, workers, nres.Gaussian(), count)
+        plain = inference(system, theta, 2 * workers)
+        plain()
+        speeds = dict.fromkeys((*ways, "inference"), 0.0)
+        for _ in range(1 if quick else rounds):
+            for name, updates in ways.items():
+                speeds[name] = max(speeds[name], count * tokens / seconds(updates, 1))
+            speeds["inference"] = max(speeds["inference"], tokens / seconds(plain, count))
+        rows.append(
+            {"parameters": size, "workers": workers, "window": WINDOW}
+            | {f"{name}, tokens/s": speed for name, speed in speeds.items()}
+            | {"of inference": speeds["low rank"] / speeds["inference"]}
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
+    arguments = parser.parse_args()
+    rows = run(arguments.quick)
+    for row in rows:
+        show("Tokens per second", [row], ",.3g")
+    file = arguments.out / f"large_models_{jax.default_backend()}.json"
+    write_json(file, {"machine": machine(), "large_models": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+r"""Matrices in factored form: noise of low rank, and parameters perturbed by it.
+
+A worker's noise for an $m \times n$ matrix is $A B^\top$ with $r$ columns in $A$ and in $B$, which
+takes $(m + n)\, r$ numbers instead of $m n$. Nothing here forms the matrix, except `full` and
+`dense`.
+"""
+
+from typing import Any, TypeGuard
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+
+class Factors(eqx.Module):
+    r"""Matrices $A_i B_i^\top$, one per worker, in place of an array of rows."""
+
+    a: Float[Array, "*workers m rank"]
+    b: Float[Array, "*workers n rank"]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes of the rows that these factors stand for."""
+        return 3
+
+    def scaled(self, factor: Float[Array, " workers"]) -> "Factors":
+        """Multiply each worker's matrix by a number."""
+        if factor.ndim != 1:
+            raise ValueError(
+                "noise of low rank has one sigma per matrix: give sigma as numbers, not as arrays."
+            )
+        return Factors(factor[:, None, None].astype(self.a.dtype) * self.a, self.b)
+
+    def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
+        """Add up the matrices with weights, as one product of two matrices."""
+        a, b = (x.astype(weights.dtype) for x in (self.a, self.b))
+        # Full precision: the matrix units' short floats would lose three digits.
+        return jnp.einsum(
+            "imr,inr->mn", weights[:, None, None] * a, b, precision=jax.lax.Precision.HIGHEST
+        )
+
+    def squared_norms(self) -> Float[Array, " workers"]:
+        """Return the squared Frobenius norm of each matrix."""
+        first, second = (jnp.einsum("imr,ims->irs", x, x) for x in (self.a, self.b))
+        return jnp.sum(first * second, axis=(1, 2))
+
+    def full(self) -> Float[Array, "workers m n"]:
+        """Return the matrices themselves."""
+        return jnp.einsum("imr,inr->imn", self.a, self.b)
+
+
+class Perturbed(eqx.Module):
+    r"""A matrix $W + A B^\top$ of every unroll, of which all unrolls share $W$."""
+
+    # Arrays; or, where axes are named, numbers and `None`.
+    base: Any
+    """W, of shape (m, n)."""
+    a: Any
+    """A, with axes of members and workers in front."""
+    b: Any
+    """B, with an axis of workers in front: members differ in `a` alone."""
+
+    def dense(self) -> Float[Array, "*lanes m n"]:
+        """Return the matrices themselves."""
+        b = jnp.broadcast_to(self.b, (*self.a.shape[:-2], *self.b.shape[-2:]))
+        product = jnp.einsum("...mr,...nr->...mn", self.a, b)
+        return jnp.broadcast_to(self.base, product.shape) + product.astype(self.base.dtype)
+
+
+def is_factors(x: Any) -> TypeGuard[Factors]:
+    """Return true if `x` stands for rows of matrices."""
+    return isinstance(x, Factors)
+
+
+def is_perturbed(x: Any) -> TypeGuard[Perturbed]:
+    """Return true if `x` stands for a perturbed matrix."""
+    return isinstance(x, Perturbed)
+
+
+def has_perturbed(thetas: PyTree) -> bool:
+    """Return true if some parameters are perturbed matrices in factored form."""
+    return any(map(is_perturbed, jax.tree.leaves(thetas, is_leaf=is_perturbed)))
+
+
+def dense(thetas: PyTree) -> PyTree:
+    """Return parameters as arrays, whatever form they have."""
+    return jax.tree.map(lambda x: x.dense() if is_perturbed(x) else x, thetas, is_leaf=is_perturbed)
+
+
+def full(rows: PyTree) -> PyTree:
+    """Return rows as arrays, whatever form they have."""
+    return jax.tree.map(lambda x: x.full() if is_factors(x) else x, rows, is_leaf=is_factors)
+
+
+def lanes_of(thetas: PyTree) -> tuple[int, int]:
+    """Return the numbers of members and of workers of parameters."""
+    first = jax.tree.leaves(thetas, is_leaf=is_perturbed)[0]
+    members, workers = (first.a if is_perturbed(first) else first).shape[:2]
+    return members, workers
+
+
+def mapped_axes(thetas: PyTree, members: bool) -> PyTree:
+    """Return the axes of parameters for `jax.vmap`, over members or over workers."""
+
+    def axes(x):
+        return Perturbed(None, 0, None if members else 0) if is_perturbed(x) else 0
+
+    return jax.tree.map(axes, thetas, is_leaf=is_perturbed)

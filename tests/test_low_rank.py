@@ -1,0 +1,351 @@
+"""Noise of low rank: its law, every lazy operation against the formed matrix, and gradients."""
+
+import warnings
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import nres
+from helpers import raises_naming, slow, slow_except
+from nres import runs
+from nres.noise import LowRank
+from nres.noise.factors import Factors, Perturbed, dense, full
+from nres.pools import MaterialisedWarning
+from nres.pools.lazy import lazily
+from table import mesh
+
+KEY = jax.random.key(2)
+
+
+def normal(i, shape, dtype=float):
+    return jax.random.normal(jax.random.fold_in(KEY, i), shape).astype(dtype)
+
+
+def matrix(dtype=float, shape=(5, 7), rank=2):
+    m, n = shape
+    return Perturbed(
+        normal(0, shape, dtype), normal(1, (m, rank), dtype), normal(2, (n, rank), dtype)
+    )
+
+
+# Operations on a 5 x 7 matrix w, with vectors and matrices x of suitable sizes.
+OPERATIONS = {
+    "row times matrix": lambda w: normal(3, (5,), w.dtype) @ w,
+    "rows times matrix": lambda w: normal(3, (4, 5), w.dtype) @ w,
+    "matrix times column": lambda w: w @ normal(3, (7,), w.dtype),
+    "matrix times columns": lambda w: w @ normal(3, (7, 3), w.dtype),
+    "transposed": lambda w: w.T @ normal(3, (5, 2), w.dtype),
+    "row times transposed": lambda w: normal(3, (2, 7), w.dtype) @ w.T,
+    "many axes": lambda w: jnp.einsum("abi,ij->abj", normal(3, (2, 3, 5), w.dtype), w),
+    "matrix in front": lambda w: jnp.einsum("ij,abj->iab", w, normal(3, (2, 3, 7), w.dtype)),
+    "one row": lambda w: w[2],
+    "a drawn row": lambda w: w[jnp.argmax(normal(4, (5,)))],
+    "several rows": lambda w: w[jnp.asarray([3, 0, 3])],
+    "a table of rows": lambda w: w[jnp.asarray([[3, 0], [1, 4]])],
+    "inside jit": lambda w: jax.jit(lambda w: normal(3, (5,), w.dtype) @ w)(w),
+    "inside scan": lambda w: jax.lax.scan(
+        lambda s, _: (jnp.tanh((w @ s)[:5] @ w), None), normal(3, (7,), w.dtype), length=3
+    )[0],
+    "converted": lambda w: normal(3, (5,)).astype(jnp.float32) @ w.astype(jnp.float32),
+    "with itself": lambda w: jnp.tanh(normal(3, (5,), w.dtype) @ w) @ w.T,
+}
+# Operations without a cheap way.
+OTHERS = {
+    "sum": lambda w: w.sum(),
+    "element by element": lambda w: jnp.tanh(w),
+    "columns": lambda w: w[:, jnp.asarray([1, 2])],
+    "both axes": lambda w: jnp.einsum("ij,ij->", w, normal(3, (5, 7), w.dtype)),
+}
+
+
+@pytest.fixture
+def strict():
+    """Turn the warning about formed matrices into an error; it is given once per process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MaterialisedWarning)
+        nres.pools.lazy._warn.cache_clear()
+        yield
+    nres.pools.lazy._warn.cache_clear()
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_agree_with_the_formed_matrix(name, x64):
+    for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 2e-5)):
+        w = matrix(dtype)
+        expected = OPERATIONS[name](w.dense())
+        found = lazily(lambda w: OPERATIONS[name](w))(w)
+        assert found.dtype == expected.dtype
+        if found.dtype == jnp.float32:
+            tolerance = 2e-5
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "converted"])
+def test_lanes_share_the_unperturbed_matrix(name):
+    """Under vmap, no array of lanes times the size of the matrix exists."""
+    w, lanes = matrix(jnp.float32), 31
+    a, b = normal(5, (lanes, 5, 2), jnp.float32), normal(6, (lanes, 7, 2), jnp.float32)
+
+    def one(a, b):
+        return lazily(OPERATIONS[name])(Perturbed(w.base, a, b))
+
+    found = jax.vmap(one)(a, b)
+    expected = jax.vmap(lambda a, b: OPERATIONS[name](Perturbed(w.base, a, b).dense()))(a, b)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    text = str(jax.make_jaxpr(jax.vmap(one))(a, b))
+    assert f"f32[{lanes},5,7]" not in text
+    assert f"f32[{lanes},7,5]" not in text
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operations_form_the_matrix_and_warn(name):
+    w = matrix(jnp.float32)
+    nres.pools.lazy._warn.cache_clear()
+    with pytest.warns(MaterialisedWarning, match=r"theta\['w'\]"):
+        found = lazily(lambda theta: OTHERS[name](theta["w"]))({"w": w})
+    np.testing.assert_allclose(found, OTHERS[name](w.dense()), rtol=1e-5, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lazily(lambda theta: OTHERS[name](theta["w"]))({"w": w})
+
+
+def test_half_precision_sums_in_single_precision():
+    """A perturbation below the spacing of bfloat16 numbers must not be lost in the sum."""
+    n = 512
+    base, x = jnp.ones((n, 2), jnp.bfloat16), jnp.ones((3, n), jnp.bfloat16)
+    a, b = jnp.full((n, 1), 2.0**-7, jnp.bfloat16), jnp.ones((2, 1), jnp.bfloat16)
+    found = lazily(lambda w: x @ w)(Perturbed(base, a, b))
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found.astype(jnp.float32), 516.0)  # 512 + 4
+
+
+class Recurrence(nres.System):
+    """A small recurrent network with an embedding, four matrices and a bias."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.zeros(theta["recurrent"].shape[0], theta["bias"].dtype)
+
+    def step(self, state, theta, t, key):
+        x = theta["symbols"][jax.random.randint(key, (), 0, 9)]
+        state = jnp.tanh(state @ theta["recurrent"] + x @ theta["input"] + theta["bias"])
+        return state, jnp.mean((theta["output"].T @ state - 0.5) ** 2)
+
+    def initial_theta(self, key=None, dtype=jnp.float32):
+        shapes = {"symbols": (9, 8), "recurrent": (8, 8), "input": (8, 8), "output": (8, 6)}
+        theta = {name: 0.4 * normal(i, s, dtype) for i, (name, s) in enumerate(shapes.items())}
+        return theta | {"bias": jnp.zeros(8, dtype)}
+
+
+class DensePool(nres.JaxPool):
+    """The same pool, but with matrices that are formed."""
+
+    lazy = False
+
+
+ESTIMATORS = {
+    "NRES": lambda pool, **o: nres.NRES(pool, workers=6, window=2, sigma=0.1, **o),
+    "TES": lambda pool, **o: nres.TES(pool, workers=6, window=2, sigma=0.1, **o),
+    "FullES": lambda pool, **o: nres.FullES(pool, workers=6, sigma=0.1, **o),
+    "NRES, regenerated": lambda pool, **o: nres.NRES(
+        pool, workers=6, window=2, sigma=0.1, store_noise=False, **o
+    ),
+}
+
+
+def estimates(estimator, theta, count=4):
+    state, result = estimator.init(theta, KEY), []
+    for _ in range(count):
+        estimate = estimator.estimate(theta, state)
+        result.append(estimate.grad)
+        state = estimate.state
+    return result
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("make", slow_except(("NRES",), ESTIMATORS))
+def test_estimates_are_those_of_formed_matrices(make):
+    theta = Recurrence().initial_theta()
+    lazy, formed = (
+        estimates(make(pool, noise=LowRank(2)), theta)
+        for pool in (nres.JaxPool(Recurrence()), DensePool(Recurrence()))
+    )
+    for left, right in zip(lazy, formed, strict=True):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-4), left, right
+        )
+
+
+@pytest.mark.slow
+def test_noise_is_regenerated_the_same():
+    theta = Recurrence().initial_theta()
+    kept, again = (
+        estimates(ESTIMATORS[name](Recurrence(), noise=LowRank(1)), theta)
+        for name in ("NRES", "NRES, regenerated")
+    )
+    for left, right in zip(kept, again, strict=True):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), left, right
+        )
+
+
+def test_the_law_has_the_moments_of_sigma():
+    theta = {"w": jnp.zeros((6, 5)), "b": jnp.zeros(4)}
+    keys = jax.random.split(KEY, 20_000)
+    number = jnp.zeros(len(keys), jnp.int32)
+    drawn = LowRank(2).draw(keys, number, jnp.full(len(keys), 0.3), theta)
+    assert isinstance(drawn["w"], Factors)
+    assert drawn["w"].a.shape == (20_000, 6, 2)
+    w = np.asarray(full(drawn)["w"]).reshape(len(keys), -1)
+    # Products of normal numbers have a fourth moment of 9, and sums of two of 3 + 6/2.
+    error = np.sqrt((6 - 1) / len(keys))
+    np.testing.assert_allclose((w**2).mean(axis=0), 0.09, atol=5 * 0.09 * error)
+    assert np.abs(np.corrcoef(w.T) - np.eye(30)).max() < 0.05
+    norms = np.square(w).sum(axis=1)
+    np.testing.assert_allclose(drawn["w"].squared_norms(), norms, rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(drawn["b"]).std(), 0.3, rtol=0.02)
+    assert LowRank(2).size(theta) == 2 * 11 + 4
+
+
+class Squares(nres.System):
+    """A loss that is quadratic in a matrix, so that its smoothed gradient is its gradient."""
+
+    horizon: int = 4
+
+    def init(self, theta, key):
+        return jnp.zeros(5)
+
+    def step(self, state, theta, t, key):
+        state = state + jnp.arange(1.0, 7.0) @ theta["w"]
+        return state, jnp.mean(state**2) + jnp.sum(theta["b"])
+
+
+@pytest.mark.parametrize("rank", [1, slow(2)])
+def test_estimates_of_a_quadratic_loss_are_unbiased(rank):
+    theta = {"w": 0.1 * normal(7, (6, 5)), "b": jnp.ones(2)}
+    exact = nres.BPTT(Squares(), workers=1)
+    exact = exact.estimate(theta, exact.init(theta, KEY)).grad
+    estimator = nres.NRES(Squares(), workers=20, window=2, sigma=0.1, noise=LowRank(rank))
+
+    @jax.jit
+    def third(key):
+        """Return the third estimate after the workers have been placed."""
+        state = estimator.init(theta, key)
+        for _ in range(3):
+            estimate = estimator.estimate(theta, state)
+            state = estimate.state
+        return jax.flatten_util.ravel_pytree(estimate.grad)[0]
+
+    drawn = np.asarray(jax.lax.map(third, jax.random.split(KEY, 500)))
+    expected = jax.flatten_util.ravel_pytree(exact)[0]
+    error = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))
+    assert (np.abs(drawn.mean(axis=0) - expected) < 4.5 * error).all()
+    assert (error < 0.2 * np.abs(expected).max()).all()
+
+
+class Cubes(nres.System):
+    """A loss of third powers, whose smoothed gradient depends on the fourth moments of noise."""
+
+    horizon: int = 2
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.sum(theta**3)
+
+
+@pytest.mark.parametrize("rank", [1, slow(4)])
+def test_beyond_linear_responses_the_objective_is_another(rank):
+    r"""The expected estimate is 3 w² + (3 + 6/r) σ², where Gaussian noise gives 3 w² + 3 σ²."""
+    theta, sigma = 0.3 * normal(8, (12, 12)), 0.5
+    estimator = nres.FullES(DensePool(Cubes()), workers=64, sigma=sigma, noise=LowRank(rank))
+    one = jax.jit(lambda key: estimator.estimate(theta, estimator.init(theta, key)).grad.mean())
+    drawn = np.asarray(jax.lax.map(one, jax.random.split(KEY, 1000)))
+    excess = drawn - 3 * float((theta**2).mean())
+    error = excess.std(ddof=1) / np.sqrt(len(excess))
+    assert abs(excess.mean() - (3 + 6 / rank) * sigma**2) < 4 * error
+    assert excess.mean() - 3 * sigma**2 > 4 * error
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_lanes_times_parameters():
+    """The compiler's plan for 256 pairs and 98,304 parameters: less than a tenth of N times d."""
+    n, workers = 128, 256
+
+    class Wide(Recurrence):
+        def initial_theta(self, key=None, dtype=jnp.float32):
+            names = ("symbols", "recurrent", "input", "output")
+            theta = {name: 0.1 * normal(i, (n, n)) for i, name in enumerate(names)}
+            return theta | {"bias": jnp.zeros(n)}
+
+    system = Wide()
+    theta = system.initial_theta()
+    estimator = nres.NRES(system, workers=workers, window=3, sigma=0.1, noise=LowRank(1))
+    state = jax.eval_shape(estimator.init, theta, KEY)
+    plan = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
+    count = sum(leaf.size for leaf in jax.tree.leaves(theta))
+    assert plan.temp_size_in_bytes < 0.1 * 2 * workers * 4 * count
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.carry)) < 0.1 * workers * count
+
+
+@pytest.mark.slow
+def test_several_devices_agree_with_one():
+    theta = Recurrence().initial_theta()
+    one = ESTIMATORS["NRES"](Recurrence(), noise=LowRank(1))
+    several = ESTIMATORS["NRES"](
+        Recurrence(), noise=LowRank(1), placement=nres.placement.Devices(mesh(2))
+    )
+    for left, right in zip(estimates(one, theta), estimates(several, theta), strict=True):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), left, right
+        )
+
+
+def test_evaluation_forms_the_matrices():
+    theta = Recurrence().initial_theta()
+    result = nres.evaluate(Recurrence(), theta, KEY, episodes=50, sigma=0.05, noise=LowRank(1))
+    plain = nres.evaluate(Recurrence(), theta, KEY, episodes=50, sigma=0.05)
+    assert abs(float(result.loss - plain.loss)) < 5 * float(result.stderr + plain.stderr)
+
+
+def test_what_needs_more_of_a_noise_is_refused():
+    with raises_naming(ValueError, "PES", "LowRank"):
+        nres.PES(Recurrence(), workers=2, window=2, sigma=0.1, noise=LowRank(1))
+    with raises_naming(ValueError, "adaptive"):
+        nres.NRES(
+            Recurrence(), workers=2, window=2, sigma=nres.AdaptiveSigma(0.1), noise=LowRank(1)
+        )
+    with raises_naming(ValueError, "DODGE"):
+        nres.DODGE(Recurrence(), workers=2, window=2, noise=LowRank(1))
+    with raises_naming(ValueError, "rank"):
+        LowRank(0)
+
+
+def test_without_quax_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with raises_naming(ImportError, "nres[large]"):
+        LowRank(1)
+    with raises_naming(runs.SettingsError, "nres[large]"):
+        runs.build(runs.resolve("echo", "nres", noise="low-rank"))
+
+
+def test_a_pytree_of_sigmas_scales_each_matrix():
+    theta = {"w": jnp.zeros((6, 5)), "b": jnp.zeros(4)}
+    keys, number = jax.random.split(KEY, 7), jnp.zeros(7, jnp.int32)
+    sigma = {"w": jnp.full(7, 0.5), "b": jnp.full(7, 2.0)}
+    unit = LowRank(1).draw(keys, number, jnp.ones(7), theta)
+    drawn = LowRank(1).draw(keys, number, sigma, theta)
+    np.testing.assert_allclose(full(drawn)["w"], 0.5 * full(unit)["w"], rtol=1e-5)
+    np.testing.assert_allclose(drawn["b"], 2.0 * unit["b"], rtol=1e-6)
+    factor, rows = LowRank(1).score(drawn, sigma)
+    np.testing.assert_allclose(factor, 1.0)
+    np.testing.assert_allclose(full(rows)["w"], full(unit)["w"] / 0.5, rtol=1e-5)
+    thetas = LowRank(1).perturb(theta, drawn)
+    np.testing.assert_allclose(dense(thetas)["w"][1], -full(drawn)["w"], rtol=1e-5, atol=1e-7)
