@@ -67,6 +67,7 @@ def test_speedups_count_the_steps_of_adam():
     assert speedup(outcome, np.array([5.0] * 8)) == (2.0, False)
 
 
+@pytest.mark.slow
 def test_adams_curve_is_the_lower_envelope_of_running_averages():
     with as_users_run():
         curve = adam_curve(bowl(), steps=30, seeds=1, key=KEY)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import nres
 from helpers import Wave, Well, raises_naming
@@ -36,6 +37,7 @@ class Scaled(nres.System):
         return state, 3 * state**2
 
 
+@pytest.mark.slow
 def test_an_optimizer_learns_on_models_of_two_shapes():
     optimizer = lo.PerParameterMLP(4, 1)
     wide = small_task()
