@@ -59,14 +59,14 @@ def inference(system: Gated, theta: Any, lanes: int) -> Callable[[], Any]:
     """Compile a window of all lanes with the same parameters, and return a function to run it."""
     states = jax.random.normal(jax.random.key(2), (lanes, system.width)).astype(system.dtype)
 
-    def step(carry, t):
-        states, total = carry
-        one = lambda state: system.step(state, theta, t, None)  # noqa: E731
-        states, losses = jax.vmap(one)(states)
-        return (states, total + losses), None
-
     @jax.jit
     def run(theta, states):
+        def step(carry, t):
+            states, total = carry
+            one = lambda state: system.step(state, theta, t, None)  # noqa: E731
+            states, losses = jax.vmap(one)(states)
+            return (states, total + losses), None
+
         carry = states, jnp.zeros(lanes)
         return jax.lax.scan(step, carry, jnp.arange(WINDOW, dtype=jnp.int32))[0]
 

@@ -25,7 +25,7 @@ from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
 from nres.estimators.computing import EVEN
-from nres.measured import has_measured, joined, learned, measured
+from nres.measured import has_measured, learned, measured
 from nres.noise import (
     AdaptiveSigma,
     Gaussian,
@@ -170,7 +170,9 @@ class EvolutionStrategy(Estimator):
         return self.sigma.now.sigma if isinstance(self.sigma, Adapted) else self.sigma
 
     def lane_size(self, theta):
-        return self.noise.size(learned(theta))
+        # A pool that forms the matrices has all parameters once per lane.
+        lazy = getattr(self.pool, "lazy", False)
+        return self.noise.size(theta) if lazy else parameter_count(theta)
 
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
@@ -335,7 +337,8 @@ def _perturb(
     if has_measured(theta):
         lanes = lanes_of(thetas)
         every = lambda x: jnp.broadcast_to(x, (*lanes, *x.shape))  # noqa: E731
-        thetas = joined(thetas, jax.tree.map(every, measured(theta)))
+        parts = jax.tree.map(every, measured(theta))
+        thetas = eqx.combine(thetas, parts, is_leaf=is_perturbed)
     return noise, epsilon, thetas
 
 

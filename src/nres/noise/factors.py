@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from nres.system import at_least_single
+
 
 class Factors(eqx.Module):
     r"""Matrices $A_i B_i^\top$, one per worker, in place of an array of rows."""
@@ -19,18 +21,14 @@ class Factors(eqx.Module):
     a: Float[Array, "*workers m rank"]
     b: Float[Array, "*workers n rank"]
 
-    @property
-    def ndim(self) -> int:
-        """The number of axes of the rows that these factors stand for."""
-        return 3
-
     def scaled(self, factor: Float[Array, " workers"]) -> "Factors":
         """Multiply each worker's matrix by a number."""
         if factor.ndim != 1:
             raise ValueError(
                 "noise of low rank has one sigma per matrix: give sigma as numbers, not as arrays."
             )
-        return Factors(factor[:, None, None].astype(self.a.dtype) * self.a, self.b)
+        a = self.a.astype(at_least_single(self.a.dtype))
+        return Factors(factor[:, None, None].astype(a.dtype) * a, self.b)
 
     def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
         """Add up the matrices with weights, as one product of two matrices."""
@@ -42,7 +40,8 @@ class Factors(eqx.Module):
 
     def squared_norms(self) -> Float[Array, " workers"]:
         """Return the squared Frobenius norm of each matrix."""
-        first, second = (jnp.einsum("imr,ims->irs", x, x) for x in (self.a, self.b))
+        wide = [x.astype(at_least_single(x.dtype)) for x in (self.a, self.b)]
+        first, second = (jnp.einsum("imr,ims->irs", x, x) for x in wide)
         return jnp.sum(first * second, axis=(1, 2))
 
     def full(self) -> Float[Array, "workers m n"]:

@@ -1,6 +1,5 @@
 """`LowRank`: noise whose matrices have a low rank, for large models."""
 
-import importlib.util
 import math
 
 import equinox as eqx
@@ -11,7 +10,7 @@ from nres.checks import whole_number
 from nres.noise.factors import Factors, is_factors
 from nres.noise.gaussian import Gaussian
 from nres.noise.law import Noise, scale_rows
-from nres.system import Theta
+from nres.system import Theta, at_least_single
 
 
 class LowRank(Noise):
@@ -24,20 +23,18 @@ class LowRank(Noise):
     `nres.JaxPool`, products with the perturbed matrix are products with $W$, which all workers
     share, plus a correction from $A$ and $B$: the system needs no change.
 
-    With $\epsilon / \sigma^2$ as weight, estimates are unbiased for the gradient of a loss that
-    responds linearly to the noise. Otherwise they are those of another smoothed loss than the
-    Gaussian one, and approach it as the rank grows: the difference comes from the fourth moments of
-    the noise, and is of order $\sigma^2 / r$.
+    With $\epsilon / \sigma^2$ as weight, estimates are unbiased for the gradient if the loss
+    responds linearly or quadratically to the noise. Otherwise their mean differs from the gradient
+    of the Gaussian-smoothed loss by terms of order $\sigma^2 / r$, which come from the fourth
+    moments of the noise.
 
-    It is for estimators with one noise per episode or window: `NRES`, `FullES` and `TES`. It needs
-    the package quax: `pip install "nres[large]"`.
+    It is for estimators with one noise per episode or window: `NRES`, `FullES` and `TES`.
 
     Args:
         rank: r, the number of columns of A and B.
 
     Raises:
         ValueError: If `rank` is less than 1.
-        ImportError: If quax is not installed.
 
     Example:
         ```python
@@ -55,18 +52,18 @@ class LowRank(Noise):
 
     def __check_init__(self):
         whole_number("rank", self.rank)
-        if importlib.util.find_spec("quax") is None:
-            raise ImportError('LowRank noise needs quax: pip install "nres[large]".')
 
     def draw(self, keys, number, sigma, theta):
-        rows = Gaussian().draw(keys, number, jnp.ones(len(keys)), self._factors(theta))
+        like = self._factors(theta)
+        wide = jax.tree.map(lambda x: x.astype(at_least_single(x.dtype)), like)
+        rows = Gaussian().draw(keys, number, jnp.ones(len(keys)), wide)
         # A product of r columns has r times the variance of one.
         shrunk = jax.tree.map(
             lambda x: Factors(x.a / math.sqrt(self.rank), x.b) if is_factors(x) else x,
             rows,
             is_leaf=is_factors,
         )
-        return scale_rows(sigma, shrunk)
+        return jax.tree.map(lambda row, x: row.astype(x.dtype), scale_rows(sigma, shrunk), like)
 
     def size(self, theta: Theta) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self._factors, theta)))
