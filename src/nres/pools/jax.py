@@ -15,6 +15,7 @@ from nres.lengths import Lengths
 from nres.measured import has_measured
 from nres.noise.factors import has_perturbed, lanes_of, mapped_axes
 from nres.pools.base import Pool, TraceablePool, Window
+from nres.pools.lazy import lazily
 from nres.system import System, at_least_single, check_system, horizon_of
 
 
@@ -186,8 +187,6 @@ def _methods(system: System, theta: PyTree) -> tuple[Any, Any]:
     """Return `init` and `step` of a system, for parameters of this form."""
     if not has_perturbed(theta):
         return system.init, system.step
-    from nres.pools.lazy import lazily  # imported here, since it needs quax
-
     return lazily(system.init), lazily(system.step)
 
 
