@@ -30,9 +30,6 @@ class LowRank(Noise):
 
     It is for estimators with one noise per episode or window: `NRES`, `FullES` and `TES`.
 
-    Args:
-        rank: r, the number of columns of A and B.
-
     Raises:
         ValueError: If `rank` is less than 1.
 
@@ -48,6 +45,7 @@ class LowRank(Noise):
     """
 
     rank: int = eqx.field(static=True, default=1)
+    """r, the number of columns of A and B."""
     factored = True
 
     def __check_init__(self):
