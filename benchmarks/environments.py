@@ -7,9 +7,7 @@ policy whose parameters differ among lanes, and nothing else: no noise, no early
 no gradients.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,8 +15,7 @@ import jax.numpy as jnp
 import optax
 
 import nres
-from nres.files import write_json
-from run import machine, seconds, show
+from run import fastest, publish, seconds
 
 WINDOW = 20
 
@@ -90,11 +87,12 @@ def run(quick: bool = False, rounds: int = 5) -> list[dict]:
             nres.train(estimator, optax.sgd(1e-9), theta, updates=count, state=state)
 
         updates()
-        best = {"nres": 0.0, "bare": 0.0}
         steps = 2 * workers * WINDOW
-        for _ in range(1 if quick else rounds):
-            best["nres"] = max(best["nres"], count * steps / seconds(updates, 1))
-            best["bare"] = max(best["bare"], steps / seconds(floor, count))
+        ways = {
+            "nres": lambda u=updates, n=count, s=steps: n * s / seconds(u, 1),
+            "bare": lambda f=floor, n=count, s=steps: s / seconds(f, n),
+        }
+        best = fastest(1 if quick else rounds, ways)
         rows.append(
             {"environment": name, "workers": workers, "window": WINDOW}
             | {f"{who}_steps_per_second": speed for who, speed in best.items()}
@@ -104,16 +102,8 @@ def run(quick: bool = False, rounds: int = 5) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
-    )
-    arguments = parser.parse_args()
-    rows = run(arguments.quick)
-    show("Environment steps per second", rows, ",.2f")
-    file = arguments.out / f"environments_{jax.default_backend()}.json"
-    write_json(file, {"machine": machine(), "environments": rows})
+    file = f"environments_{jax.default_backend()}.json"
+    publish(__doc__, run, "Environment steps per second", "environments", file, ",.2f")
 
 
 if __name__ == "__main__":

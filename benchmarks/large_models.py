@@ -7,9 +7,7 @@ perturbed and nothing is learned. *Gaussian* is NRES with a noise in full for ev
 that fits. Every token passes through three n x n matrices.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -18,12 +16,12 @@ import jax.numpy as jnp
 import optax
 
 import nres
-from nres.files import write_json
-from run import machine, seconds, show
+from run import fastest, publish, seconds
 
 WINDOW, SYMBOLS = 16, 256
 # The width n and the number of pairs.
 SIZES = {"cpu": ((64, 128), (256, 64)), "gpu": ((577, 2048), (1826, 2048), (5774, 2048))}
+WAYS = ("low rank", "Gaussian", "inference")
 # The most bytes that the noises in full may take.
 LARGEST = {"cpu": 2**30, "gpu": 2**35}
 
@@ -88,36 +86,28 @@ def run(quick: bool = False, rounds: int = 3) -> list[dict]:
         theta = system.initial_theta(jax.random.key(0))
         size = sum(leaf.size for leaf in jax.tree.leaves(theta))
         count, tokens = 2 if quick else 10, 2 * workers * WINDOW
-        ways = {"low rank": training(system, theta, workers, nres.noise.LowRank(1), count)}
+        laws: dict[str, nres.Noise] = {"low rank": nres.noise.LowRank(1)}
         if 4 * workers * size < LARGEST[kind]:
-            ways["Gaussian"] = training(system, theta, workers, nres.Gaussian(), count)
+            laws["Gaussian"] = nres.Gaussian()
+        ways = {}
+        for name, law in laws.items():
+            updates = training(system, theta, workers, law, count)
+            ways[name] = lambda u=updates, n=count, t=tokens: n * t / seconds(u, 1)
         plain = inference(system, theta, 2 * workers)
         plain()
-        speeds = dict.fromkeys((*ways, "inference"), 0.0)
-        for _ in range(1 if quick else rounds):
-            for name, updates in ways.items():
-                speeds[name] = max(speeds[name], count * tokens / seconds(updates, 1))
-            speeds["inference"] = max(speeds["inference"], tokens / seconds(plain, count))
+        ways["inference"] = lambda p=plain, n=count, t=tokens: t / seconds(p, n)
+        speeds = fastest(1 if quick else rounds, ways)
         rows.append(
             {"parameters": size, "workers": workers, "window": WINDOW}
-            | {f"{name}, tokens/s": speed for name, speed in speeds.items()}
+            | {f"{name}, tokens/s": speeds.get(name) for name in WAYS}
             | {"of inference": speeds["low rank"] / speeds["inference"]}
         )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
-    )
-    arguments = parser.parse_args()
-    rows = run(arguments.quick)
-    for row in rows:
-        show("Tokens per second", [row], ",.3g")
-    file = arguments.out / f"large_models_{jax.default_backend()}.json"
-    write_json(file, {"machine": machine(), "large_models": rows})
+    file = f"large_models_{jax.default_backend()}.json"
+    publish(__doc__, run, "Tokens per second", "large_models", file, ",.3g")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ episodes, no estimates. The *floor* is the time for the products of matrices alo
 large products on the same device.
 """
 
-import argparse
 import functools
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,10 +18,9 @@ import jax.numpy as jnp
 import optax
 
 import nres
-from nres.files import write_json
 from nres.lengths import LogUniform
 from nres.systems import learned_optimizer as lo
-from run import machine, seconds, show
+from run import fastest, publish, seconds
 
 # The optimizers, and the numbers of inputs, hidden units and outputs of their networks.
 OPTIMIZERS = {
@@ -116,10 +113,12 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
 
             plain = bare(system, theta, 2 * workers, window)
             updates(), plain()
-            steps, best = 2 * workers * window, {"nres": 0.0, "bare": 0.0}
-            for _ in range(1 if quick else rounds):
-                best["nres"] = max(best["nres"], count * steps / seconds(updates, 1))
-                best["bare"] = max(best["bare"], steps / seconds(plain, count))
+            steps = 2 * workers * window
+            ways = {
+                "nres": lambda u=updates, n=count, s=steps: n * s / seconds(u, 1),
+                "bare": lambda p=plain, n=count, s=steps: s / seconds(p, n),
+            }
+            best = fastest(1 if quick else rounds, ways)
             floor = product_speed() / flops(network, isinstance(optimizer, lo.Celo2))
             rows.append(
                 {"optimizer": name, "workers": workers, "window": window}
@@ -130,16 +129,8 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
-    )
-    arguments = parser.parse_args()
-    rows = run(arguments.quick)
-    show("Training steps per second", rows, ",.3f")
-    file = arguments.out / f"meta_training_{jax.default_backend()}.json"
-    write_json(file, {"machine": machine(), "meta_training": rows})
+    file = f"meta_training_{jax.default_backend()}.json"
+    publish(__doc__, run, "Training steps per second", "meta_training", file, ",.3f")
 
 
 if __name__ == "__main__":

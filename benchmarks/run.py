@@ -7,7 +7,7 @@ import argparse
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,36 @@ def seconds(function: Callable[[], Any], repeats: int) -> float:
     for _ in range(repeats):
         function()
     return (time.perf_counter() - began) / repeats
+
+
+def fastest(rounds: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """Measure the speeds of several ways in turn, and return the best of several rounds of each."""
+    best = dict.fromkeys(ways, 0.0)
+    for _ in range(rounds):
+        for name, speed in ways.items():
+            best[name] = max(best[name], speed())
+    return best
+
+
+def publish(
+    about: str | None,
+    run: Callable[[bool], list[dict]],
+    title: str,
+    name: str,
+    file: str,
+    digits: str = ".4g",
+    **versions: str,
+) -> None:
+    """Run a benchmark from the command line: show its rows, and write them under `name`."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--quick", action="store_true", help="Run a small version.")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
+    )
+    arguments = parser.parse_args()
+    rows = run(arguments.quick)
+    show(title, rows, digits)
+    write_json(arguments.out / file, {"machine": machine() | versions, name: rows})
 
 
 def show(title: str, rows: list[dict], digits: str = ".4g") -> None:

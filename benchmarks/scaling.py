@@ -6,11 +6,9 @@ On a CPU, the devices are simulated and share its cores. The benchmark then meas
 distributing the workers, and not the gain from a larger machine.
 """
 
-import argparse
 import os
 import sys
 import time
-from pathlib import Path
 
 if "jax" not in sys.modules:  # the flag has no effect after the import
     flags = os.environ.get("XLA_FLAGS", "")
@@ -20,8 +18,7 @@ import jax
 import optax
 
 import nres
-from nres.files import write_json
-from run import machine, show
+from run import publish
 
 PER_DEVICE = 200
 
@@ -65,15 +62,8 @@ def run(quick: bool) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
-    )
-    arguments = parser.parse_args()
-    rows = run(arguments.quick)
-    show("NRES on Lorenz, W = 100, 200 workers per device", rows)
-    write_json(arguments.out / "scaling.json", {"machine": machine(), "devices": rows})
+    title = "NRES on Lorenz, W = 100, 200 workers per device"
+    publish(__doc__, run, title, "devices", "scaling.json")
 
 
 if __name__ == "__main__":

@@ -6,20 +6,17 @@ python benchmarks/simulators.py [--quick] [--out FOLDER]
 resets, no gradients. *Gymnasium* is `SyncVectorEnv` with the same policy.
 """
 
-import argparse
 import time
 import warnings
-from pathlib import Path
 
 import gymnasium
 import mujoco.batch
 import numpy as np
 import optax
 
-from nres.files import write_json
 from nres.pools import MujocoPool
 from nres.runs import build, resolve
-from run import machine, show
+from run import publish
 
 GYM_IDS = {"swimmer": "Swimmer-v4", "halfcheetah": "HalfCheetah-v4"}
 
@@ -103,16 +100,8 @@ def run(quick: bool = False, rounds: int = 4) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run a small version.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/bench"), help="The folder to write to."
-    )
-    arguments = parser.parse_args()
-    rows = run(arguments.quick)
-    show("Environment steps per second", rows, ",.2f")
-    facts = machine() | {"mujoco": mujoco.__version__}
-    write_json(arguments.out / "simulators.json", {"machine": facts, "simulators": rows})
+    title, versions = "Environment steps per second", {"mujoco": mujoco.__version__}
+    publish(__doc__, run, title, "simulators", "simulators.json", ",.2f", **versions)
 
 
 if __name__ == "__main__":

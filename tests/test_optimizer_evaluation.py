@@ -189,6 +189,10 @@ def test_the_command_compares_and_draws(tiny, tmp_path, monkeypatch):
         done = CliRunner().invoke(app, [*given, *bad.split()])
         assert done.exit_code == 2
         assert culprit in done.output
+    taken = file.rename(tmp_path / "adam.npz")
+    done = CliRunner().invoke(app, ["evaluate-optimizer", str(taken), "--tasks", "bowl"])
+    assert done.exit_code == 2
+    assert "'adam'" in done.output
     missing = CliRunner().invoke(app, ["evaluate-optimizer", "none.npz", "--tasks", "bowl"])
     assert missing.exit_code == 1
     assert "none.npz" in missing.output

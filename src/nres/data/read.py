@@ -78,9 +78,13 @@ def mnist(*, split: str = "train", data_dir: str | Path | None = None) -> Images
         LeCun, Bottou, Bengio, Haffner, *Gradient-based learning applied to document
         recognition*, 1998.
     """
-    if split not in ("train", "test"):
-        raise DataError(f"mnist has the splits train and test, got {split!r}.")
+    _check_split("mnist", split)
     return _idx(MNIST, split, data_dir)
+
+
+def _check_split(name: str, split: str) -> None:
+    if split not in ("train", "test"):
+        raise DataError(f"{name} has the splits train and test, got {split!r}.")
 
 
 def _idx(dataset: Dataset, split: str, data_dir: str | Path | None) -> Images:
@@ -107,8 +111,7 @@ def cifar10(*, split: str = "train", data_dir: str | Path | None = None) -> Imag
     Reference:
         Krizhevsky, *Learning multiple layers of features from tiny images*, 2009.
     """
-    if split not in ("train", "test"):
-        raise DataError(f"cifar10 has the splits train and test, got {split!r}.")
+    _check_split("cifar10", split)
     files = CIFAR10.files[:5] if split == "train" else CIFAR10.files[5:]
     # Each record is a label and an image, first all red values, then green, then blue.
     records = np.concatenate([_read(CIFAR10, file, data_dir).reshape(-1, 3073) for file in files])

@@ -12,7 +12,7 @@ import numpy as np
 from nres.files import finite, read_plain, write_json, write_text
 from nres.runs.folder import RunError
 from nres.runs.machine import device, versions
-from nres.runs.names import unknown
+from nres.runs.names import SettingsError, unknown
 from nres.system import Theta
 from nres.systems.learned_optimizer.evaluating import (
     BASELINES,
@@ -64,7 +64,7 @@ def evaluate_optimizers(
 
     Raises:
         RunError: If the folder has results of another evaluation.
-        ValueError: If a task is not known, or an optimizer has the name of another.
+        SettingsError: If a task is not known, or an optimizer has the name of another.
     """
     _check_names(learned, tasks)
     contenders = {name: learned_contender(*each) for name, each in learned.items()} | dict(
@@ -107,11 +107,11 @@ def _check_names(learned: Learned, tasks: tuple[str, ...]) -> None:
     taken = {_file_name(name) for name in (CURVE, *BASELINES)}
     for name in learned:
         if not name or _file_name(name) in taken:
-            raise ValueError(f"a learned optimizer cannot be called {name!r}: rename its file.")
+            raise SettingsError(f"a learned optimizer cannot be called {name!r}: rename its file.")
         taken.add(_file_name(name))
     for task in tasks:
         if task not in HELD_OUT:
-            raise ValueError(unknown("task", task, HELD_OUT))
+            raise SettingsError(unknown("task", task, HELD_OUT))
 
 
 def _computed(task, contender: Contender | None, steps: int, seeds: int, key) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _summary(task: str, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Return numbers from JSON, where those that are not finite are `null`."""
+    """Return numbers from JSON, which has `null` in place of infinite ones."""
     return np.array([np.inf if value is None else value for value in values], float)
 
 
@@ -208,8 +208,8 @@ def page(result: Mapping[str, Any]) -> str:
         lines += ["| --- | ---: | ---: | ---: | ---: |"]
         rows = sorted(task["optimizers"].items(), key=lambda item: _rank(item[1]))
         lines += [
-            f"| {each} | {row['rate']:g} | {_shown(row['final_loss'])} | "
-            f"{_shown(row['held_out_loss'])} | {times_text(row)} |"
+            f"| {each} | {row['rate']:g} | {loss_text(row['final_loss'])} | "
+            f"{loss_text(row['held_out_loss'])} | {times_text(row)} |"
             for each, row in rows
         ]
     return "\n".join([*lines, ""])
@@ -219,5 +219,6 @@ def _rank(row: Mapping[str, Any]) -> float:
     return np.inf if row["final_loss"] is None else row["final_loss"]
 
 
-def _shown(value: float | None) -> str:
+def loss_text(value: float | None) -> str:
+    """Write a loss; `None` stands for one that is not finite."""
     return "diverged" if value is None else f"{value:.4g}"

@@ -33,7 +33,7 @@ class Training(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The properties of one episode; those that all episodes share are `None`."""
+    """The properties of one episode. A property is `None` if it is the same in all episodes."""
 
     part: Int[Array, ""] | None
     """The number of its data set."""

@@ -132,10 +132,6 @@ class Averages:
         state["second"] = torch.zeros_like(x)
         state["rows"], state["columns"] = self.means(torch.zeros_like(state["momenta"]), 1)
 
-    def decays(self):
-        """Return the decays of momenta, of the second moment and of the factored ones."""
-        raise NotImplementedError
-
     def means(self, x, first=0):
         if x.ndim - first < 2:
             return x, x.new_zeros(0)
@@ -148,8 +144,8 @@ class Averages:
         order = sorted(range(len(shape)), key=lambda axis: shape[axis])
         return order[-1], order[-2]
 
-    def update(self, state, g):
-        momenta, second, factored = self.decays()
+    def update(self, state, g, momenta, second, factored):
+        """Add a gradient to the averages, with these decays."""
         rows, columns = self.means(g.square() + 1e-30)
         for name, decays, new in (
             ("momenta", momenta, g),
@@ -178,12 +174,9 @@ class Celo2(Averages):
         self.layers, self.base = layers_of(weights), settings["base"]
         self.lr, self.weight_decay = settings["lr"], settings["weight_decay"]
 
-    def decays(self):
-        return BETAS, 0.95, BETAS
-
     def change(self, state, p, g, t):
         g = g.clamp(-1000, 1000)
-        self.update(state, g)
+        self.update(state, g, BETAS, 0.95, BETAS)
         m, v = state["momenta"], state["second"]
         root = torch.rsqrt(v + 1e-8)
         if p.ndim < 2 and not self.base:
@@ -236,7 +229,7 @@ class AdafactorMLP(Averages):
         return decay("momenta", BETAS), second, clip(decay("factored", BETAS))
 
     def change(self, state, p, g, t):
-        self.update(state, g)
+        self.update(state, g, *self.decays())
         m, v, rows = state["momenta"], state["second"], state["rows"]
         root, scales = torch.rsqrt(v + 1e-6), self.scales(state)
         single = not state["columns"].numel()
