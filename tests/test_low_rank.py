@@ -11,7 +11,7 @@ import pytest
 import nres
 from helpers import raises_naming, slow, slow_except
 from nres.noise import LowRank
-from nres.noise.factors import Factors, Perturbed, dense, full
+from nres.noise.factors import Factors, Perturbed, dense, is_factors
 from nres.pools import MaterialisedWarning
 from nres.pools.lazy import lazily
 from table import mesh
@@ -21,6 +21,11 @@ KEY = jax.random.key(2)
 
 def normal(i, shape, dtype=float):
     return jax.random.normal(jax.random.fold_in(KEY, i), shape).astype(dtype)
+
+
+def full(rows):
+    """Return rows as arrays, whatever form they have."""
+    return jax.tree.map(lambda x: x.full() if is_factors(x) else x, rows, is_leaf=is_factors)
 
 
 def matrix(dtype=float, shape=(5, 7), rank=2):
@@ -300,6 +305,24 @@ def test_the_law_has_the_moments_of_sigma():
     assert LowRank(2).size(theta) == 2 * 11 + 4
 
 
+@pytest.mark.parametrize("rank", [1, 3])
+def test_squared_estimates_of_a_linear_loss_have_the_gain(rank):
+    theta, gradient = jnp.zeros((6, 30)), np.asarray(normal(7, (6, 30)))
+    keys = jax.random.split(KEY, 40_000)
+    drawn = LowRank(rank).draw(keys, jnp.zeros(len(keys), int), jnp.ones(len(keys)), theta)
+    epsilon = np.asarray(drawn.full())
+    along = (epsilon * gradient).sum(axis=(1, 2)) ** 2 / np.sum(gradient**2)
+    squares = along * np.square(epsilon).sum(axis=(1, 2))
+    error = squares.std() / np.sqrt(len(keys))
+    assert abs(squares.mean() - LowRank(rank).gain(theta)) < 4 * error
+    assert error < 0.05 * LowRank(rank).gain(theta)
+    if rank == 1:
+        assert LowRank(1).gain(theta) == (6 + 2) * (30 + 2)
+    # The share of a vector in the gradient matters here.
+    assert LowRank(1).gain({"w": theta, "b": jnp.zeros(3)}) is None
+    assert LowRank(1).gain({"w": jnp.zeros((600, 600)), "b": jnp.zeros(3)}) is not None
+
+
 class Squares(nres.System):
     """A loss that is quadratic in a matrix, so that its smoothed gradient is its gradient."""
 
@@ -395,11 +418,17 @@ def test_several_devices_agree_with_one():
         )
 
 
-def test_evaluation_forms_the_matrices():
+@pytest.mark.usefixtures("strict")
+def test_evaluations_form_no_matrices():
+    """Neither at theta, where all episodes share the matrices, nor around it."""
     theta = Recurrence().initial_theta()
-    result = nres.evaluate(Recurrence(), theta, KEY, episodes=50, sigma=0.05, noise=LowRank(1))
-    plain = nres.evaluate(Recurrence(), theta, KEY, episodes=50, sigma=0.05)
-    assert abs(float(result.loss - plain.loss)) < 5 * float(result.stderr + plain.stderr)
+    for options in ({}, {"sigma": 0.05, "noise": LowRank(1)}):
+        lazy, formed = (
+            nres.evaluate(pool(Recurrence()), theta, KEY, episodes=20, **options)
+            for pool in (nres.JaxPool, DensePool)
+        )
+        np.testing.assert_allclose(lazy.losses, formed.losses, rtol=1e-5)
+    assert np.std(lazy.losses) > 0
 
 
 def test_what_needs_more_of_a_noise_is_refused():

@@ -70,17 +70,19 @@ if TYPE_CHECKING:
     from nres import systems as systems
     from nres import variance as variance
     from nres.systems.learned_optimizer import load_optimizer as load_optimizer
+    from nres.systems.learned_optimizer import load_torch_optimizer as load_torch_optimizer
 
+_LOADERS = ("load_optimizer", "load_torch_optimizer")
 _LAZY_MODULES = ("checkpoint", "data", "figures", "report", "runs", "systems", "variance")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return importlib.import_module(f"nres.{name}")
-    if name == "load_optimizer":
-        return importlib.import_module("nres.systems.learned_optimizer").load_optimizer
+    if name in _LOADERS:
+        return getattr(importlib.import_module("nres.systems.learned_optimizer"), name)
     raise AttributeError(f"module 'nres' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, "load_optimizer"})
+    return sorted({*globals(), *_LAZY_MODULES, *_LOADERS})

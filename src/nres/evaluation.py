@@ -1,6 +1,7 @@
 """`evaluate`: the mean loss of whole episodes, unperturbed or smoothed."""
 
 import html
+import math
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ from nres.measured import learned
 from nres.noise import Gaussian, Noise
 from nres.pools.base import Pool
 from nres.pools.jax import as_pool
-from nres.system import System, as_theta, horizon_of
+from nres.system import System, as_theta, horizon_of, parameter_count
 from nres.workers import Steps, worker_keys
 
 # The size of the key, the loss and the number of steps of one episode.
@@ -108,7 +109,10 @@ def evaluate(
         sigma = positive_arrays("sigma", sigma)
         check_prefix("sigma", sigma, learned(theta))
     pool.check(theta)
-    each = _EPISODE_BYTES + (array_bytes(theta) if smooth else 0)
+    each = _EPISODE_BYTES
+    if smooth:
+        own = noise.size(learned(theta)) / parameter_count(learned(theta))
+        each += math.ceil((own if getattr(pool, "lazy", False) else 1) * array_bytes(theta))
     each += array_bytes(state_shapes(pool, theta))
     check_memory(episodes * each, f"{episodes:,} episodes")
     system_key, noise_key = jax.random.split(key)

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from nres.measured import joined, learned, measured
+from nres.measured import learned, measured
 from nres.noise import Noise
-from nres.noise.factors import full
+from nres.noise.factors import dense, is_form, moved_by, share
 from nres.noise.law import for_workers
 from nres.pools.base import Pool
 from nres.workers import Carry, Contributions, Response, Workers, summed
@@ -27,6 +27,9 @@ Loop = TypeVar("Loop")
 # The number of perturbed parameters that exist at one time: 32 MB in single precision on an
 # accelerator, which is slow unless it is filled, and less on a CPU.
 BLOCK_ELEMENTS = {"cpu": 2**20, "gpu": 2**23, "tpu": 2**23}
+# The same for noise of low rank, if unrolls share the unperturbed matrices: every block reads these
+# again, so blocks must be large.
+SHARED_BLOCK_ELEMENTS = {"cpu": 2**23, "gpu": 2**28, "tpu": 2**28}
 
 
 @runtime_checkable
@@ -48,7 +51,7 @@ class Runner(Protocol):
     @property
     def window(self) -> int: ...
 
-    def lane_size(self, theta: Any) -> int: ...
+    def block_size(self, theta: Any) -> int: ...
 
     def run(
         self, theta: Any, workers: Workers, carry: Carry | None, length: Any
@@ -102,12 +105,14 @@ def run_episodes(
     """
     count = keys.shape[0]
     start = jnp.zeros(count, jnp.int32)
-    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), theta)
+    thetas = share(theta, count)
     if smoothing is not None:
         noise, noise_keys, sigma = smoothing
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
-        rows = joined(jax.tree.map(jnp.add, learned(rows), full(drawn)), measured(rows))
-    thetas = jax.tree.map(lambda x: x[None], rows)
+        moved = jax.tree.map(moved_by, learned(theta), drawn)
+        thetas = eqx.combine(moved, measured(thetas), is_leaf=is_form)
+    if not getattr(pool, "lazy", False):
+        thetas = dense(thetas)
     if pool.lengths is None:
         result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
         return result.loss[0] / pool.horizon, result.steps[0]
@@ -158,9 +163,15 @@ def state_shapes(pool: Pool, theta: PyTree) -> PyTree:
     )
 
 
-def block_size(size: int) -> int:
-    """Return the number of workers per block, if each has `size` parameters."""
-    return max(1, BLOCK_ELEMENTS[jax.default_backend()] // size)
+def block_size(size: int, *, shared: bool = False) -> int:
+    """Return the number of workers per block.
+
+    Args:
+        size: The number of elements that each worker has of its own.
+        shared: True if these are the factors of perturbations of matrices that workers share.
+    """
+    elements = SHARED_BLOCK_ELEMENTS if shared else BLOCK_ELEMENTS
+    return max(1, elements[jax.default_backend()] // size)
 
 
 def run_at_once(
@@ -188,7 +199,7 @@ def run_window(
     parameters of only one block exist at a time. Carried arrays are updated in place. Results
     depend on the block size only through the order in which contributions are added.
     """
-    count, block = workers.start.size, block_size(runner.lane_size(theta))
+    count, block = workers.start.size, runner.block_size(theta)
     if not runner.pool.traceable or block >= count:
         return run_at_once(runner, theta, workers, carry, length)
 

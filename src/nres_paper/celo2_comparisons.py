@@ -8,6 +8,7 @@ from nres_paper.value_claims import Better
 
 # A sixth of the inner steps of the recipe, with more workers and shorter windows.
 UPDATES, SHAPE = 5000, {"workers": 256, "window": 20}
+OPTIONS = {"data": ["fashion-mnist", "mnist", "cifar10"]}
 
 
 def _trained(method: str) -> PlannedRun:
@@ -19,7 +20,7 @@ CELO2_COMPARISONS: Mapping[str, Comparison] = {
         label="",
         claim="Celo2 is learned with NRES in fewer inner steps than with PES.",
         system="celo2",
-        options={"data": ["fashion-mnist", "mnist", "cifar10"]},
+        options=OPTIONS,
         tier="gpu",
         axis="total_steps",
         runs={"NRES": _trained("nres"), "PES": _trained("pes")},

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nres_paper import defaults_table, learning, lorenz, schedule_paths, starts, wall_clock
+from nres_paper.celo2_training import CELO2_TRAINED
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.memory import MEMORY
 from nres_paper.recurrent_variance import LSTM_VARIANCE
@@ -27,6 +28,7 @@ FIGURES: Mapping[str, PaperFigure] = MappingProxyType(
         "reductions": REDUCTIONS,
         "learned-optimizer": learning.LEARNED,
         "landscape": learning.LANDSCAPE,
+        "celo2-trained": CELO2_TRAINED,
         "rnn-memory": MEMORY,
         "pes-lstm": LSTM_VARIANCE,
         "wall-clock": wall_clock.WALL_CLOCK,

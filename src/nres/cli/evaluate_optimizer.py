@@ -18,6 +18,7 @@ from nres.systems.learned_optimizer import (
     HELD_OUT,
     Celo2,
     LearnableOptimizer,
+    located,
     read_celo2,
     read_optimizer,
 )
@@ -28,8 +29,8 @@ def evaluate_optimizer(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of learned optimizers (.npz; others must hold weights of Celo2), or "
-            "folders of their runs.",
+            help="Files of learned optimizers (.npz; others must hold weights of Celo2), folders "
+            "of their runs, or celo2, which comes with nres.",
             metavar="FILE",
         ),
     ],
@@ -106,6 +107,7 @@ def evaluate_optimizer(
 
 def _opened(path: Path, best: bool, trust_code: bool) -> tuple[LearnableOptimizer, Any]:
     """Read an optimizer and its parameters from a file or from a run."""
+    path = located(path)
     if not path.is_dir():
         return read_optimizer(path)[:2] if path.suffix == ".npz" else (Celo2(), read_celo2(path))
     run = Run.open(path, trust_code=trust_code)

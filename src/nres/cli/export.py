@@ -14,6 +14,7 @@ from nres.runs.settings import EVERYDAY
 from nres.systems.learned_optimizer import (
     FORMATS,
     LearnedOptimizerSystem,
+    located,
     read_optimizer,
     write_for,
 )
@@ -24,7 +25,9 @@ def export(
     run: Annotated[
         Path,
         typer.Argument(
-            help="The folder of a run, or the .npz file of an exported optimizer.", metavar="RUN"
+            help="The folder of a run, the .npz file of an exported optimizer, or celo2, which "
+            "comes with nres.",
+            metavar="RUN",
         ),
     ],
     to: Annotated[
@@ -55,7 +58,8 @@ def export(
     """
     if to not in FORMATS:
         raise SettingsError(unknown("format", to, FORMATS))
-    folder = run.parent if run.is_file() else run
+    given, run = run, located(run)
+    folder = run if run.is_dir() else given.parent
     name = "optimizer" if to == "optax" else f"optimizer_{to}"
     out = out or folder / f"{name}{FORMATS[to]}"
     if out.suffix != FORMATS[to]:

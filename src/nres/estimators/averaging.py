@@ -22,7 +22,7 @@ class Pairs(eqx.Module):
     """The first step of each part of an episode, and a step after all."""
     shares: tuple[float, ...] = eqx.field(static=True)
     """`Estimator.shares` of these parts."""
-    gain: int | None = eqx.field(static=True)
+    gain: float | None = eqx.field(static=True)
     """`Estimator.linear_gain`."""
     number: Int[Array, " workers"] | None
     """`Estimator.noise_numbers`, if noises are drawn jointly."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from nres import execution
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
 from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
@@ -164,9 +165,9 @@ class Estimator(eqx.Module):
         """True if JAX can trace a whole estimate."""
         return self.placement.can_trace(self.pool)
 
-    def lane_size(self, theta: Theta) -> int:
-        """Return the number of parameters that exist once per unroll."""
-        return parameter_count(theta)
+    def block_size(self, theta: Theta) -> int:
+        """Return the number of workers that run at the same time on one device."""
+        return execution.block_size(parameter_count(theta))
 
     def group_size(self, theta: Theta) -> int:
         """Return the number of workers whose noises are drawn jointly."""
@@ -179,7 +180,7 @@ class Estimator(eqx.Module):
         """
         return None
 
-    def linear_gain(self, theta: Theta) -> int | None:
+    def linear_gain(self, theta: Theta) -> float | None:
         r"""Return $E\lVert g_i \rVert^2 / \lVert g \rVert^2$ of a loss that is linear in the noise.
 
         It is `None` if this ratio depends on the loss.

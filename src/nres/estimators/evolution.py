@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
+from nres import execution
 from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
@@ -169,10 +170,11 @@ class EvolutionStrategy(Estimator):
         """The sigma of noises that begin now."""
         return self.sigma.now.sigma if isinstance(self.sigma, Adapted) else self.sigma
 
-    def lane_size(self, theta):
+    def block_size(self, theta):
         # A pool that forms the matrices has all parameters once per lane.
-        lazy = getattr(self.pool, "lazy", False)
-        return self.noise.size(theta) if lazy else parameter_count(theta)
+        if self.noise.factored and getattr(self.pool, "lazy", False):
+            return execution.block_size(self.noise.size(theta), shared=True)
+        return super().block_size(theta)
 
     def group_size(self, theta):
         return self.noise.group_size(self.workers, parameter_count(theta))
@@ -183,9 +185,9 @@ class EvolutionStrategy(Estimator):
         return workers.noise_numbers(self.horizon, self.noise_period)
 
     def linear_gain(self, theta):
-        linear = self.shaping != SIGNS and not self.accumulates and not self.noise.factored
+        linear = self.shaping != SIGNS and not self.accumulates
         single = linear and getattr(self._sigma_shapes(), "shape", None) == ()
-        return parameter_count(theta) + 2 if single else None
+        return self.noise.gain(theta) if single else None
 
     def shaped(self, contributions):
         if self.shaping != SCALED:

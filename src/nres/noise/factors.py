@@ -31,12 +31,24 @@ class Factors(eqx.Module):
         return Factors(factor[:, None, None].astype(a.dtype) * a, self.b)
 
     def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
-        """Add up the matrices with weights, as one product of two matrices."""
-        a, b = (x.astype(weights.dtype) for x in (self.a, self.b))
-        # Full precision: the matrix units' short floats would lose three digits.
-        return jnp.einsum(
-            "imr,inr->mn", weights[:, None, None] * a, b, precision=jax.lax.Precision.HIGHEST
+        """Add up the matrices with weights, as one product of two matrices.
+
+        Factors in half precision are multiplied in it and added up in single precision: that rounds
+        each worker's part by less than a hundredth, at random.
+        """
+        # Weights of order 1, which half precision can hold.
+        largest = jnp.max(jnp.abs(weights))
+        unit = jnp.where(largest > 0, largest, 1)
+        a = (weights / unit)[:, None, None] * self.a.astype(weights.dtype)
+        product = jnp.einsum(
+            "imr,inr->mn",
+            a.astype(self.a.dtype),
+            self.b,
+            # Full precision: the matrix units' short floats would lose three digits.
+            precision=jax.lax.Precision.HIGHEST,
+            preferred_element_type=weights.dtype,
         )
+        return unit * product
 
     def squared_norms(self) -> Float[Array, " workers"]:
         """Return the squared Frobenius norm of each matrix."""
@@ -67,6 +79,18 @@ class Perturbed(eqx.Module):
         return jnp.broadcast_to(self.base, product.shape) + product.astype(self.base.dtype)
 
 
+class Shared(eqx.Module):
+    """An array of which all unrolls have the same copy."""
+
+    value: Any
+    lanes: tuple[int, int] = eqx.field(static=True)
+    """The numbers of members and of workers."""
+
+    def dense(self) -> Float[Array, "*lanes m n"]:
+        """Return a copy for each unroll."""
+        return jnp.broadcast_to(self.value, (*self.lanes, *self.value.shape))
+
+
 def is_factors(x: Any) -> TypeGuard[Factors]:
     """Return true if `x` stands for rows of matrices."""
     return isinstance(x, Factors)
@@ -84,17 +108,37 @@ def has_perturbed(thetas: PyTree) -> bool:
 
 def dense(thetas: PyTree) -> PyTree:
     """Return parameters as arrays, whatever form they have."""
-    return jax.tree.map(lambda x: x.dense() if is_perturbed(x) else x, thetas, is_leaf=is_perturbed)
+    return jax.tree.map(lambda x: x.dense() if is_form(x) else x, thetas, is_leaf=is_form)
 
 
-def full(rows: PyTree) -> PyTree:
-    """Return rows as arrays, whatever form they have."""
-    return jax.tree.map(lambda x: x.full() if is_factors(x) else x, rows, is_leaf=is_factors)
+def is_form(x: Any) -> TypeGuard[Perturbed | Shared]:
+    """Return true if `x` stands for the same parameter of all unrolls."""
+    return isinstance(x, Perturbed | Shared)
+
+
+def moved_by(x: Float[Array, "*shape"], rows: Any) -> Any:
+    """Return the sum of an array and each worker's noise, for one member."""
+    if is_factors(rows):
+        return Perturbed(x, rows.a[None].astype(x.dtype), rows.b.astype(x.dtype))
+    return (x[None] + rows)[None]
+
+
+def share(theta: PyTree, workers: int) -> PyTree:
+    """Return the same parameters for every worker of one member, without copies."""
+    return jax.tree.map(lambda x: Shared(x, (1, workers)), theta)
+
+
+def unshared(theta: PyTree) -> PyTree:
+    """Return the parameters of one lane, where all lanes share some."""
+    is_shared = lambda x: isinstance(x, Shared)  # noqa: E731
+    return jax.tree.map(lambda x: x.value if is_shared(x) else x, theta, is_leaf=is_shared)
 
 
 def lanes_of(thetas: PyTree) -> tuple[int, int]:
     """Return the numbers of members and of workers of parameters."""
-    first = jax.tree.leaves(thetas, is_leaf=is_perturbed)[0]
+    first = jax.tree.leaves(thetas, is_leaf=is_form)[0]
+    if isinstance(first, Shared):
+        return first.lanes
     members, workers = (first.a if is_perturbed(first) else first).shape[:2]
     return members, workers
 
@@ -103,6 +147,8 @@ def mapped_axes(thetas: PyTree, members: bool) -> PyTree:
     """Return the axes of parameters for `jax.vmap`, over members or over workers."""
 
     def axes(x):
+        if isinstance(x, Shared):
+            return None
         return Perturbed(None, 0, None if members else 0) if is_perturbed(x) else 0
 
-    return jax.tree.map(axes, thetas, is_leaf=is_perturbed)
+    return jax.tree.map(axes, thetas, is_leaf=is_form)

@@ -10,7 +10,7 @@ from nres.checks import whole_number
 from nres.noise.factors import Factors, is_factors
 from nres.noise.gaussian import Gaussian
 from nres.noise.law import Noise, scale_rows
-from nres.system import Theta, at_least_single
+from nres.system import Theta, at_least_single, parameter_count
 
 
 class LowRank(Noise):
@@ -65,6 +65,19 @@ class LowRank(Noise):
 
     def size(self, theta: Theta) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self._factors, theta)))
+
+    def gain(self, theta: Theta) -> float | None:
+        # With Gaussian noise, a leaf adds 2 to d; an m x n matrix of rank r adds 2 (m + n + 1) / r
+        # more. Which leaf matters depends on the gradient, but little if all add little.
+        leaves = jax.tree.leaves(jax.eval_shape(self._factors, theta), is_leaf=is_factors)
+        added = [
+            2 + 2 * (x.a.shape[0] + x.b.shape[0] + 1) / self.rank if is_factors(x) else 2.0
+            for x in leaves
+        ]
+        count = parameter_count(theta)
+        middle = (min(added) + max(added)) / 2
+        alike = max(added) - middle <= 0.01 * (count + middle)
+        return count + middle if alike else None
 
     def _factors(self, theta: Theta) -> Theta:
         """Return arrays like the noise of one worker."""

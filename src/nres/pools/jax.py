@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from nres.checks import whole_number
 from nres.lengths import Lengths
 from nres.measured import has_measured
-from nres.noise.factors import has_perturbed, lanes_of, mapped_axes
+from nres.noise.factors import has_perturbed, lanes_of, mapped_axes, unshared
 from nres.pools.base import Pool, TraceablePool, Window
 from nres.pools.lazy import lazily
 from nres.system import System, at_least_single, check_system, horizon_of
@@ -90,9 +90,12 @@ class JaxPool(eqx.Module, TraceablePool):
         keys: Key[Array, " workers"],
         start: Int[Array, " workers"],
     ) -> _Lane:
-        workers, members = (mapped_axes(thetas, over) for over in (False, True))
-        over_workers = jax.vmap(self._begin_one, in_axes=(0, workers, 0, 0))
-        over_members = jax.vmap(over_workers, in_axes=(0, members, None, None))
+        members, _ = lanes_of(thetas)
+        of_workers, of_members = (mapped_axes(thetas, over) for over in (False, True))
+        over_workers = jax.vmap(self._begin_one, in_axes=(0, of_workers, 0, 0))
+        over_members = jax.vmap(
+            over_workers, in_axes=(0, of_members, None, None), axis_size=members
+        )
         return over_members(state, thetas, keys, start)
 
     def run(
@@ -129,7 +132,7 @@ class JaxPool(eqx.Module, TraceablePool):
         return bool(lanes) and all(lane.ended is None for lane in lanes)
 
     def _begin_one(self, lane, theta, key, start):
-        system = self.system
+        system, theta = self.system, unshared(theta)
         if lane is not None:
             theta = _shield(start == 0, theta)
         init, step = _methods(system, theta)
@@ -142,7 +145,7 @@ class JaxPool(eqx.Module, TraceablePool):
 
     def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
         """Run one lane; return the fields of a `Window` without the axes of members and workers."""
-        system = self.system
+        system, theta = self.system, unshared(theta)
         _, step = _methods(system, theta)
         jaxpr, step_shape = jax.make_jaxpr(step, return_shape=True)(lane.state, theta, start, key)
         ends = lane.ended is not None

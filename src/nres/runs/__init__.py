@@ -2,6 +2,7 @@
 
 from nres.files import write_json as write_json
 from nres.files import write_lines as write_lines
+from nres.files import write_text as write_text
 from nres.runs.auto import Chosen as Chosen
 from nres.runs.auto import tune_settings as tune_settings
 from nres.runs.card import write_optimizer as write_optimizer
@@ -22,6 +23,8 @@ from nres.runs.files import read_settings as read_settings
 from nres.runs.folder import Run as Run
 from nres.runs.folder import RunError as RunError
 from nres.runs.folder import new_path as new_path
+from nres.runs.known import KnownSystem as KnownSystem
+from nres.runs.known import Preset as Preset
 from nres.runs.machine import device as device
 from nres.runs.machine import versions as versions
 from nres.runs.methods import METHODS as METHODS
@@ -31,7 +34,6 @@ from nres.runs.metrics import read_lines as read_lines
 from nres.runs.metrics import read_metrics as read_metrics
 from nres.runs.names import SettingsError as SettingsError
 from nres.runs.optimizer_evaluation import evaluate_optimizers as evaluate_optimizers
+from nres.runs.optimizer_evaluation import evaluation_page as evaluation_page
 from nres.runs.registry import SYSTEMS as SYSTEMS
-from nres.runs.registry import KnownSystem as KnownSystem
-from nres.runs.registry import Preset as Preset
 from nres.runs.settings import Settings as Settings

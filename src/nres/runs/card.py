@@ -8,7 +8,7 @@ import numpy as np
 
 from nres.files import read_plain, write_text
 from nres.runs.folder import Run
-from nres.runs.optimizer_evaluation import EVALUATION_FILE, digest, page
+from nres.runs.optimizer_evaluation import EVALUATION_FILE, digest, evaluation_page
 from nres.system import Theta
 from nres.systems.learned_optimizer import LearnedOptimizerSystem, write_for
 
@@ -139,6 +139,6 @@ def _evaluated(run: Run, system: LearnedOptimizerSystem, theta: Theta) -> list[s
         result = json.loads(read_plain(folder / EVALUATION_FILE, LARGEST_EVALUATION))
         if digest(system.optimizer, theta) not in result["digests"].values():
             return []
-        return ["", *page(result).replace("# ", "## ").splitlines()]
+        return ["", *evaluation_page(result).replace("# ", "## ").splitlines()]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []  # none, or not one of ours

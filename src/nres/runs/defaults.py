@@ -5,10 +5,11 @@ from typing import Any
 
 from nres.estimators.computing import EVEN
 from nres.runs.components import evaluation_steps
+from nres.runs.known import Preset
 from nres.runs.methods import ESTIMATOR_SETTINGS, METHODS
 from nres.runs.names import SettingsError, full_name, load_system
 from nres.runs.placement import device_count
-from nres.runs.registry import SYSTEMS, Preset
+from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings, checked
 from nres.system import horizon_of
 

@@ -56,6 +56,7 @@ METHODS: Mapping[str, MethodInfo] = MappingProxyType(
 
 LAWS: Mapping[str, Callable[[], Noise]] = MappingProxyType(
     {"gaussian": Gaussian, "orthogonal": Orthogonal, "low-rank": LowRank}
+    | {f"low-rank-{rank}": functools.partial(LowRank, rank) for rank in (2, 4, 8)}
 )
 
 # Settings that only some methods accept.

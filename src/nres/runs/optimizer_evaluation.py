@@ -98,7 +98,7 @@ def evaluate_optimizers(
         "tasks": {task: _summary(task, parts) for task, parts in found.items()},
     }
     write_json(out / EVALUATION_FILE, result)
-    write_text(out / "evaluation.md", page(result))
+    write_text(out / "evaluation.md", evaluation_page(result))
     return result
 
 
@@ -192,7 +192,7 @@ def times_text(row: Mapping[str, Any]) -> str:
     return f"{sign}{row['speedup']:.3g}×"
 
 
-def page(result: Mapping[str, Any]) -> str:
+def evaluation_page(result: Mapping[str, Any]) -> str:
     """Return an evaluation in Markdown: a table per task."""
     lines = [
         "# Evaluation of optimizers",

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from nres.policies import MLP, Linear
 from nres.pools.mujoco import MujocoPool
@@ -62,7 +62,7 @@ def policy_start(pool: MujocoPool, seed: int) -> Theta:
     return [{"weight": weight, "bias": jnp.zeros(weight.shape[0])} for weight in weights]
 
 
-def optimizer_start(system: LearnedOptimizerSystem, seed: int) -> Float[Array, " d"]:
+def optimizer_start(system: LearnedOptimizerSystem, seed: int) -> Theta:
     """Return the initial parameters of a learned optimizer.
 
     The paper orders the inputs as gradient, parameter, running means and time; here the running
@@ -81,7 +81,7 @@ def optimizer_start(system: LearnedOptimizerSystem, seed: int) -> Float[Array, "
             matrix = jnp.concatenate([means, own, time])
         inputs, outputs = shapes[i]
         theta += [matrix.reshape(-1) / math.sqrt(inputs), jnp.zeros(outputs)]
-    return jnp.concatenate(theta)
+    return system.optimizer.arranged(jnp.concatenate(theta))
 
 
 def model_start(task: Task, seed: int) -> Any:

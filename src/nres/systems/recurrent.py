@@ -1,6 +1,8 @@
 """A recurrent network on a stream, which it reads step by step."""
 
 import abc
+import math
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -10,7 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
-from nres.system import System, Theta
+from nres.system import System, Theta, at_least_single
+
+# The number of episodes that a test runs.
+TEST_EPISODES = 64
 
 
 @runtime_checkable
@@ -123,12 +128,32 @@ def python_manual() -> Int[np.ndarray, " length"]:
     return np.where((codes >= 0) & (codes < 64), codes, 0)
 
 
+def text_bytes(file: str | Path | None = None) -> Int[np.ndarray, " length"]:
+    """Return the bytes of a file; by default, of the reference manual that Python ships.
+
+    Example:
+        ```python
+        data = recurrent.text_bytes("book.txt")
+        ```
+    """
+    if file is not None:
+        return np.frombuffer(Path(file).expanduser().read_bytes(), np.uint8).astype(np.int32)
+    from pydoc_data.topics import topics  # imported here, since it is large
+
+    text = " ".join(topics[name] for name in sorted(topics))
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+
+
+PRECISIONS = ("float32", "bfloat16")
+
+
 class GRU(eqx.Module):
     """A gated recurrent network on symbols: one layer, and logits of the next symbol.
 
     Args:
         symbols: The number of different symbols.
         hidden: The number of hidden units.
+        precision: The precision of memory and matrix products; weights have single precision.
 
     Reference:
         Cho et al., *Learning Phrase Representations using RNN Encoder-Decoder*, EMNLP 2014.
@@ -136,10 +161,14 @@ class GRU(eqx.Module):
 
     symbols: int = eqx.field(static=True)
     hidden: int = eqx.field(static=True)
+    precision: str = eqx.field(static=True)
 
-    def __init__(self, symbols: int, hidden: int):
+    def __init__(self, symbols: int, hidden: int, precision: str = "float32"):
         self.symbols = whole_number("symbols", symbols, 2)
         self.hidden = whole_number("hidden", hidden)
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}.")
+        self.precision = precision
 
     def initial_theta(self, key: Key[Array, ""]) -> dict[str, Array]:
         """Draw weights of variance 1/hidden; biases are zero."""
@@ -155,12 +184,17 @@ class GRU(eqx.Module):
 
     def init(self, theta: dict[str, Array]) -> Float[Array, " hidden"]:
         """Return zeros."""
-        return jnp.zeros(self.hidden, theta["bias"].dtype)
+        return jnp.zeros(self.hidden, self._dtype(theta))
+
+    def _dtype(self, theta: dict[str, Array]) -> Any:
+        """Return the precision of products; that of weights, unless another is chosen."""
+        return theta["bias"].dtype if self.precision == "float32" else jnp.dtype(self.precision)
 
     def step(
         self, memory: Float[Array, " hidden"], theta: dict[str, Array], x: Int[Array, ""]
     ) -> tuple[Float[Array, " hidden"], Float[Array, " symbols"]]:
         """Take in a symbol, and return the hidden units and the logits."""
+        theta = {name: leaf.astype(self._dtype(theta)) for name, leaf in theta.items()}
         given = theta["input"][x] + theta["bias"]
         before = memory @ theta["recurrent"]
         reset, update, new = jnp.split(given, 3)
@@ -173,7 +207,7 @@ class GRU(eqx.Module):
 
 def cross_entropy(logits: Float[Array, " symbols"], target: Int[Array, ""]) -> Float[Array, ""]:
     """Return the negative logarithm of the target's probability."""
-    return -jax.nn.log_softmax(logits)[target]
+    return -jax.nn.log_softmax(logits.astype(at_least_single(logits.dtype)))[target]
 
 
 class RecurrentNetwork(System):
@@ -225,6 +259,40 @@ class RecurrentNetwork(System):
         return (memory, place), self.loss(output, target)
 
 
+class TestedNetwork(RecurrentNetwork):
+    """A `RecurrentNetwork` whose `metrics` are losses on another stream.
+
+    Args:
+        cell: The network.
+        stream: The inputs and targets.
+        test: Those of the test.
+        horizon: T, the number of steps in an episode.
+        loss: A function from an output and a target to a scalar.
+    """
+
+    test: Stream
+    metrics_steps: int = eqx.field(static=True)
+
+    def __init__(self, cell: Cell, stream: Stream, test: Stream, **options: Any):
+        super().__init__(cell, stream, **options)
+        self.test = test
+        self.metrics_steps = TEST_EPISODES * self.horizon
+
+    def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
+        """Return the mean loss per step of some episodes of the test, also in bits."""
+        system = RecurrentNetwork(self.cell, self.test, horizon=self.horizon, loss=self.loss)
+
+        def episode(key):
+            def step(state, t):
+                return system.step(state, theta, t, key)
+
+            steps = jnp.arange(self.horizon, dtype=jnp.int32)
+            return jax.lax.scan(step, system.init(theta, key), steps)[1].mean()
+
+        loss = jax.vmap(episode)(jax.random.split(key, TEST_EPISODES)).mean()
+        return {"loss": loss, "bits": loss / math.log(2)}
+
+
 def echo(
     *, lag: int = 8, symbols: int = 2, hidden: int = 32, horizon: int = 200
 ) -> RecurrentNetwork:
@@ -251,3 +319,29 @@ def characters(*, hidden: int = 64, horizon: int = 1000) -> RecurrentNetwork:
     text = python_manual()
     stream = Sequence(text[:-1], text[1:])
     return RecurrentNetwork(GRU(64, hidden), stream, horizon=horizon)
+
+
+def text(
+    *,
+    file: str | None = None,
+    hidden: int = 512,
+    horizon: int = 1000,
+    precision: str = "bfloat16",
+) -> TestedNetwork:
+    """Return a `GRU` that predicts the next byte of a text; a tenth of the text is held out.
+
+    Args:
+        file: The text; by default, the reference manual that Python ships.
+        hidden: The number of hidden units.
+        horizon: T, the number of bytes in an episode.
+        precision: The precision of products, `bfloat16` or `float32`.
+    """
+    data = text_bytes(file)
+    split = len(data) - len(data) // 10
+    if len(data) // 10 <= horizon:
+        raise ValueError(
+            f"the text must have more than {10 * horizon:,} bytes for episodes of {horizon:,}; "
+            f"it has {len(data):,}."
+        )
+    train, test = (Sequence(part[:-1], part[1:]) for part in np.split(data, [split]))
+    return TestedNetwork(GRU(256, hidden, precision), train, test, horizon=horizon)

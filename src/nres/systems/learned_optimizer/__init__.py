@@ -6,10 +6,13 @@ from nres.systems.learned_optimizer.evaluating import BASELINES as BASELINES
 from nres.systems.learned_optimizer.evaluating import Contender as Contender
 from nres.systems.learned_optimizer.evaluating import evaluate_contender as evaluate_contender
 from nres.systems.learned_optimizer.evaluating import learned_contender as learned_contender
+from nres.systems.learned_optimizer.export import SHIPPED as SHIPPED
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
+from nres.systems.learned_optimizer.export import located as located
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer
 from nres.systems.learned_optimizer.export import save_optimizer as save_optimizer
 from nres.systems.learned_optimizer.interchange import FORMATS as FORMATS
+from nres.systems.learned_optimizer.interchange import load_torch_optimizer as load_torch_optimizer
 from nres.systems.learned_optimizer.interchange import read_celo2 as read_celo2
 from nres.systems.learned_optimizer.interchange import write_celo2 as write_celo2
 from nres.systems.learned_optimizer.interchange import write_for as write_for
@@ -22,6 +25,7 @@ from nres.systems.learned_optimizer.models import recurrent_task as recurrent_ta
 from nres.systems.learned_optimizer.models import transformer_task as transformer_task
 from nres.systems.learned_optimizer.optimizers import SGD as SGD
 from nres.systems.learned_optimizer.optimizers import Adam as Adam
+from nres.systems.learned_optimizer.optimizers import LayeredMLP as LayeredMLP
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer as LearnableOptimizer
 from nres.systems.learned_optimizer.optimizers import Momentum as Momentum
 from nres.systems.learned_optimizer.optimizers import PerParameterMLP as PerParameterMLP

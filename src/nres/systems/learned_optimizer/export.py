@@ -16,6 +16,7 @@ from nres.systems.learned_optimizer.celo2 import Celo2
 from nres.systems.learned_optimizer.optimizers import (
     SGD,
     Adam,
+    LayeredMLP,
     LearnableOptimizer,
     Momentum,
     PerParameterMLP,
@@ -23,11 +24,13 @@ from nres.systems.learned_optimizer.optimizers import (
 from nres.weights import Archive, WeightsError, named_arrays
 
 # Optimizers that a file can name. The reader passes any other, because a file never brings code.
-_KINDS = (PerParameterMLP, AdafactorMLP, Celo2, SGD, Momentum, Adam)
+_KINDS = (PerParameterMLP, LayeredMLP, AdafactorMLP, Celo2, SGD, Momentum, Adam)
 KINDS = {kind.__name__: kind for kind in _KINDS}
 FORMAT = 1
 # The maximal size of an optimizer's description, in bytes.
 LARGEST_DESCRIPTION = 1_000_000
+SHIPPED = {"celo2": Path(__file__).parent / "shipped" / "celo2.npz"}
+"""The files of optimizers that come with nres, by name; a card lies beside each."""
 
 
 class OptimizerFileError(ValueError):
@@ -86,13 +89,19 @@ def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
     return {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
 
 
+def located(path: str | Path) -> Path:
+    """Return the path of an optimizer, which can be the name of one that comes with nres."""
+    path = Path(path)
+    return path if path.exists() else SHIPPED.get(str(path), path)
+
+
 def read_optimizer(
     path: str | Path, optimizer: LearnableOptimizer | None = None
 ) -> tuple[LearnableOptimizer, Theta, dict[str, Any]]:
     """Read an optimizer, its parameters and its metadata from a file.
 
     Args:
-        path: A file of `save_optimizer` or `nres export`.
+        path: A file of `save_optimizer` or `nres export`, or a name from `SHIPPED`.
         optimizer: The optimizer that the parameters belong to, if it is a class of your own.
 
     Returns:
@@ -102,7 +111,7 @@ def read_optimizer(
         OptimizerFileError: If the file does not hold this optimizer.
     """
     try:
-        with Archive(path) as archive:
+        with Archive(located(path)) as archive:
             return _read(archive, optimizer)
     except WeightsError as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}") from error
@@ -154,10 +163,10 @@ def _read(
 def load_optimizer(
     path: str | Path, optimizer: LearnableOptimizer | None = None
 ) -> optax.GradientTransformation:
-    """Read an optimizer from a file, for use with optax on any model.
+    """Load an optimizer from a file, for use with optax on any model.
 
     Args:
-        path: A file of `save_optimizer` or `nres export`.
+        path: A file of `save_optimizer` or `nres export`; or `"celo2"`, which comes with nres.
         optimizer: The optimizer that the parameters belong to, if it is a class of your own.
 
     Returns:
@@ -168,7 +177,7 @@ def load_optimizer(
 
     Example:
         ```python
-        optimizer = nres.load_optimizer("mine.npz")
+        optimizer = nres.load_optimizer("celo2")
         state = optimizer.init(params)
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)

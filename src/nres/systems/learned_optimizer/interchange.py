@@ -1,9 +1,10 @@
 """Learned optimizers for other libraries: PyTorch, PyLO, and the authors' code of Celo2."""
 
+import functools
 import importlib.resources
 import json
 import keyword
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from nres.files import read_plain, replacing, write_text
 from nres.system import Theta, check_finite
 from nres.systems.learned_optimizer.adafactor_mlp import AdafactorMLP
 from nres.systems.learned_optimizer.celo2 import INPUTS, Celo2
-from nres.systems.learned_optimizer.export import OptimizerFileError, save_optimizer
+from nres.systems.learned_optimizer.export import (
+    OptimizerFileError,
+    read_optimizer,
+    save_optimizer,
+)
 from nres.systems.learned_optimizer.fusing import Layers
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 
@@ -57,10 +62,36 @@ def write_torch(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tupl
     weights = path.with_suffix(".safetensors")
     if weights.exists() and not path.exists():
         raise OptimizerFileError(f"{weights} exists and is not of {path}: choose another name.")
-    about = {"optimizer": type(optimizer).__name__, "settings": json.dumps(_settings(optimizer))}
-    _write_safetensors(weights, _layers_by_name(optimizer, theta), about)
+    with replacing(weights) as partial:
+        partial.write_bytes(_for_torch(optimizer, theta))
     write_text(path, source.read_text(encoding="utf-8").replace("NAME", path.stem))
     return path, weights
+
+
+def load_torch_optimizer(path: str | Path) -> Callable[..., Any]:
+    """Load an optimizer for PyTorch.
+
+    Args:
+        path: A file of `save_optimizer` or `nres export`; or `"celo2"`, which comes with nres.
+
+    Returns:
+        A function of parameters, or of groups of them, that returns a `torch.optim.Optimizer`.
+        Its options are `lr` and `weight_decay`.
+
+    Raises:
+        OptimizerFileError: If the file holds no optimizer that exists for torch.
+        ImportError: If torch is not installed.
+
+    Example:
+        ```python
+        optimizer = nres.load_torch_optimizer("celo2")(model.parameters(), lr=1e-3)
+        ```
+    """
+    learnable, theta, _ = read_optimizer(path)
+    content = _for_torch(learnable, theta)
+    from nres.systems.learned_optimizer.foreign.torch_optimizer import LearnedOptimizer
+
+    return functools.partial(LearnedOptimizer, weights=content)
 
 
 def write_pylo(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple[Path]:
@@ -86,7 +117,8 @@ def write_pylo(path: Path, optimizer: LearnableOptimizer, theta: Theta) -> tuple
     arrays["b0"] = first["bias"]
     for i, layer in enumerate(others):
         arrays[f"dense_w.{i}"], arrays[f"dense_b.{i}"] = layer["weight"], layer["bias"]
-    _write_safetensors(path, arrays, {"format": "pt"})
+    with replacing(path) as partial:
+        partial.write_bytes(_safetensors(arrays, {"format": "pt"}))
     return (path,)
 
 
@@ -196,6 +228,14 @@ def write_for(
     return (path,)
 
 
+def _for_torch(optimizer: LearnableOptimizer, theta: Theta) -> bytes:
+    """Return the weights and a description, as the module for torch reads them."""
+    # What a subclass changes does not matter in torch.
+    kind = PerParameterMLP if isinstance(optimizer, PerParameterMLP) else type(optimizer)
+    about = {"optimizer": kind.__name__, "settings": json.dumps(_settings(optimizer))}
+    return _safetensors(_layers_by_name(optimizer, theta), about)
+
+
 def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
     if isinstance(optimizer, Celo2):
         names = ("lr", "weight_decay", "base")
@@ -211,7 +251,7 @@ def _layers_by_name(optimizer: LearnableOptimizer, theta: Theta) -> Arrays:
         layers = theta["layers"]
         decays = {f"decays.{name}": theta[name] for name in ("momenta", "second", "factored")}
     elif isinstance(optimizer, PerParameterMLP):
-        pairs = optimizer.network.layers(theta)
+        pairs = optimizer.layers(theta)
         layers = [{"weight": np.asarray(w), "bias": np.asarray(b)} for w, b in pairs]
     else:
         raise OptimizerFileError(
@@ -232,7 +272,7 @@ def _split(weight: np.ndarray) -> list[np.ndarray]:
     return np.split(weight, np.cumsum(GROUPS)[:-1])
 
 
-def _write_safetensors(path: Path, arrays: Arrays, about: dict[str, str]) -> None:
+def _safetensors(arrays: Arrays, about: dict[str, str]) -> bytes:
     header: dict[str, Any] = {"__metadata__": about}
     at, parts = 0, []
     for name, array in arrays.items():
@@ -246,8 +286,7 @@ def _write_safetensors(path: Path, arrays: Arrays, about: dict[str, str]) -> Non
         at += len(data)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of eight bytes
-    with replacing(path) as partial:
-        partial.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+    return len(text).to_bytes(8, "little") + text + b"".join(parts)
 
 
 def _packed(array: np.ndarray) -> Any:

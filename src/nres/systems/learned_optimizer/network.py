@@ -68,6 +68,13 @@ def plain_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
     """Compute `network_step` in plain JAX, as the reference for the kernels."""
+    return layered_step(network.layers(theta), tensors, inputs)
+
+
+def layered_step(
+    layers: list[tuple[Array, Array]], tensors: tuple[int, ...], inputs: Inputs
+) -> Result:
+    """Compute `network_step` from a matrix and a bias per layer."""
     dtype = inputs.means.dtype
     decays = jnp.asarray(DECAYS, dtype)[:, None]
     # Subtract before rounding: in single precision, 1 - 0.9999 would lose most of its digits.
@@ -76,7 +83,7 @@ def plain_step(
     rows = jnp.concatenate([means, inputs.grad[None], inputs.param[None]])
     parts = jnp.split(rows, np.cumsum(tensors)[:-1], axis=1)
     scaled = [x * jax.lax.rsqrt(1e-5 + jnp.mean(x**2, axis=1, keepdims=True)) for x in parts]
-    (first, bias), *others = network.layers(theta)
+    (first, bias), *others = layers
     # The time contributes the same to the first layer for every parameter.
     layers = [(first[:ROWS], bias + inputs.time @ first[ROWS:]), *others]
     x = jnp.concatenate(scaled, axis=1).T

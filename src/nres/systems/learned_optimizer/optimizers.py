@@ -14,7 +14,14 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from nres.system import Theta
 from nres.systems.learned_optimizer.dense import initial_weight
 from nres.systems.learned_optimizer.dispatch import network_step
-from nres.systems.learned_optimizer.network import MEANS, ROWS, Inputs, Network
+from nres.systems.learned_optimizer.network import (
+    MEANS,
+    ROWS,
+    Inputs,
+    Network,
+    Result,
+    layered_step,
+)
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 
@@ -235,13 +242,21 @@ class PerParameterMLP(LearnableOptimizer):
         """The shape of the network, and the layout of its weights in `theta`."""
         return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
 
-    def initial_theta(self, key: Key[Array, ""]) -> Float[Array, " d"]:
+    def initial_theta(self, key: Key[Array, ""]) -> Theta:
         network, theta = self.network, []
         keys = jax.random.split(key, self.depth + 1)
         for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
             theta += [initial_weight(k, (inputs * outputs,), inputs), jnp.zeros(outputs)]
         # In one vector, estimators and optimizers update it with one kernel instead of six.
-        return jnp.concatenate(theta)
+        return self.arranged(jnp.concatenate(theta))
+
+    def arranged(self, theta: Float[Array, " d"]) -> Theta:
+        """Return all weights, given in one vector, as this optimizer has them."""
+        return theta
+
+    def layers(self, theta: Theta) -> list[tuple[Array, Array]]:
+        """Return the matrix and the bias of each layer."""
+        return self.network.layers(theta)
 
     def init(self, params: Params) -> Float[Array, "6 size"]:
         return jnp.zeros((MEANS, sum(leaf.size for leaf in jax.tree.leaves(params))))
@@ -250,15 +265,38 @@ class PerParameterMLP(LearnableOptimizer):
         leaves, structure = jax.tree.flatten(params)
         tensors = tuple(leaf.size for leaf in leaves)
         inputs = Inputs(
-            time_inputs(t, theta.dtype), _joined(jax.tree.leaves(grads)), _joined(leaves), state
+            time_inputs(t, jax.tree.leaves(theta)[0].dtype),
+            _joined(jax.tree.leaves(grads)),
+            _joined(leaves),
+            state,
         )
-        change, state = network_step(self.network, tensors, theta, inputs)
+        change, state = self._changed(tensors, theta, inputs)
         parts = jnp.split(change, np.cumsum(tensors)[:-1])
         updates = [
             part.reshape(leaf.shape).astype(leaf.dtype)
             for part, leaf in zip(parts, leaves, strict=True)
         ]
         return jax.tree.unflatten(structure, updates), state
+
+    def _changed(self, tensors: tuple[int, ...], theta: Theta, inputs: Inputs) -> Result:
+        return network_step(self.network, tensors, theta, inputs)
+
+
+class LayeredMLP(PerParameterMLP):
+    """`PerParameterMLP` whose parameters are a matrix and a bias per layer.
+
+    Noise that depends on matrices, like `nres.noise.LowRank`, sees none in the vector of a
+    `PerParameterMLP`. The price is time: the kernels for GPUs need the vector.
+    """
+
+    def arranged(self, theta: Float[Array, " d"]) -> Theta:
+        return [{"weight": weight, "bias": bias} for weight, bias in self.network.layers(theta)]
+
+    def layers(self, theta: Theta) -> list[tuple[Array, Array]]:
+        return [(layer["weight"], layer["bias"]) for layer in theta]
+
+    def _changed(self, tensors, theta, inputs):
+        return layered_step(self.layers(theta), tensors, inputs)
 
 
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)

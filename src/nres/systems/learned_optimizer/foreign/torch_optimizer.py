@@ -30,12 +30,12 @@ class LearnedOptimizer(torch.optim.Optimizer):
             networks that choose the size of their steps, a factor, 1 by default.
         weight_decay: The decay of weights, multiplied by the learning rate; by default, the one
             with which the optimizer was trained.
-        weights: The file of weights; by default, the one beside this file.
+        weights: The file of weights, or its content; by default, the file beside this one.
     """
 
     def __init__(self, params, lr=None, weight_decay=None, weights=None):
-        path = weights or pathlib.Path(__file__).with_suffix(".safetensors")
-        weights, about = read_weights(path)
+        weights = weights or pathlib.Path(__file__).with_suffix(".safetensors")
+        weights, about = read_weights(weights)
         self.rule = RULES[about["optimizer"]](weights, json.loads(about["settings"]))
         lr = self.rule.lr if lr is None else lr
         weight_decay = self.rule.weight_decay if weight_decay is None else weight_decay
@@ -267,9 +267,12 @@ class PerParameterMLP:
 RULES = {rule.__name__: rule for rule in (Celo2, AdafactorMLP, PerParameterMLP)}
 
 
-def read_weights(path):
+def read_weights(source):
     """Read a safetensors file of single-precision numbers: the tensors and the metadata."""
-    content = pathlib.Path(path).read_bytes()
+    given = isinstance(source, bytes)
+    path, content = (
+        ("the content", source) if given else (source, pathlib.Path(source).read_bytes())
+    )
     size = int.from_bytes(content[:8], "little")
     if not 0 < size <= min(LARGEST_HEADER, len(content) - 8):
         raise ValueError(f"{path} is not a file of weights in the format safetensors.")

@@ -1,0 +1,205 @@
+"""Systems that are not in the paper of NRES, and the settings of each method on them."""
+
+import functools
+import math
+from typing import Any
+
+from nres.checks import positive_number
+from nres.lengths import LogUniform
+from nres.pools.mujoco import MujocoPool
+from nres.runs.known import KnownSystem, Preset
+from nres.systems import BraxEnvironment, InfluenceBalancing, ToySchedule, TrainingRun
+from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
+from nres.systems.learned_optimizer import Celo2, LearnedOptimizerSystem, small_images_task
+from nres.systems.recurrent import RecurrentNetwork, characters, echo, text
+
+
+def celo2_system(
+    *,
+    base: bool = False,
+    horizon: int = 2000,
+    largest_scale: float = 1000.0,
+    test_episodes: int = 64,
+    **options: Any,
+) -> LearnedOptimizerSystem:
+    """Make the distribution of tasks on which Celo2 is trained.
+
+    Episodes take from a twentieth of `horizon` to `horizon` steps. `largest_scale` is the largest
+    c, and 1 over it the smallest. `options` are those of the task.
+    """
+    return LearnedOptimizerSystem(
+        small_images_task(evaluated_on="train", **options),
+        Celo2(base=base),
+        horizon=LogUniform(max(1, horizon // 20), horizon),
+        sequence="random",
+        scales=(1 / positive_number("largest_scale", largest_scale), largest_scale),
+        outer="before",
+        cap=1.5 * math.log(10),
+        test_episodes=test_episodes,
+    )
+
+
+def _celo2(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "5e-5", "workers": 32, "window": 50, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adamw", "updates": 100_000} | settings))
+
+
+def _balancing(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-4", "workers": 500, "window": 1, "sigma": "0.1"}
+    return Preset(**(online | {"updates": 3000} | settings))
+
+
+def _toy(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 50, "window": 10, "sigma": "0.3"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _tuned(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 10, "window": 10, "sigma": "0.1"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _ridge(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "3e-3", "workers": 2, "window": 1, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
+
+
+def _walking(updates: int) -> dict[str, Preset]:
+    """Return presets of NRES and FullES that take as many steps per update."""
+    both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "shaping": "scaled", "updates": updates}
+    return {
+        "fulles": Preset(workers=20, **both),
+        "nres": Preset(workers=1000, window=20, **both),
+    }
+
+
+def _echo(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-2", "workers": 300, "window": 4, "sigma": "0.03"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 5000} | settings))
+
+
+def _characters(**settings: Any) -> Preset:
+    return _echo(**({"workers": 1000, "window": 10, "updates": 10_000} | settings))
+
+
+def _text(**settings: Any) -> Preset:
+    online: dict[str, Any] = {"lr": "1e-3", "workers": 8192, "window": 16, "sigma": "0.01"}
+    return Preset(**(online | {"optimizer": "adam", "updates": 10_000} | settings))
+
+
+OTHER_SYSTEMS: dict[str, KnownSystem] = {
+    # The recipe of Moudgil et al. (2026), who use PES and four data sets.
+    "celo2": KnownSystem(
+        "learn the optimizer Celo2, T = 100 to 2000",
+        celo2_system,
+        {
+            "pes": _celo2(),
+            "gpes": _celo2(period=500),
+            "nres": _celo2(),
+        },
+        LearnedOptimizerSystem,
+    ),
+    # Pilot runs of NRES chose these.
+    "echo": KnownSystem(
+        "remember bits for 8 steps with a GRU, T = 200",
+        echo,
+        {
+            **{name: _echo() for name in ("nres", "pes", "tes")},
+            **{name: _echo(sigma=None) for name in ("tbptt", "uoro")},
+            "rtrl": _echo(sigma=None, workers=3),
+        },
+        RecurrentNetwork,
+    ),
+    "characters": KnownSystem(
+        "predict characters with a GRU, T = 1000",
+        characters,
+        {
+            **{name: _characters() for name in ("nres", "pes", "tes")},
+            **{name: _characters(sigma=None) for name in ("tbptt", "uoro")},
+        },
+        RecurrentNetwork,
+    ),
+    # Pilot runs of NRES with noise of low rank chose these.
+    "text": KnownSystem(
+        "predict bytes with a large GRU, T = 1000",
+        text,
+        {"nres": _text(), "tbptt": _text(sigma=None, workers=64, window=50, updates=5000)},
+        RecurrentNetwork,
+    ),
+    # The settings of Vicol et al. (ICML 2021), with pairs as workers.
+    "influence-balancing": KnownSystem(
+        "find a parameter with a late effect, T = 1000",
+        InfluenceBalancing,
+        {
+            **{name: _balancing() for name in ("nres", "pes", "tes")},
+            "gpes": _balancing(period=100),
+            **{name: _balancing(sigma=None, workers=1) for name in ("tbptt", "rtrl")},
+            "uoro": _balancing(sigma=None, workers=1, lr="1e-5"),
+        },
+        InfluenceBalancing,
+    ),
+    "toy-schedule": KnownSystem(
+        "learn a schedule on a toy function, T = 100",
+        ToySchedule,
+        {
+            **{name: _toy() for name in ("nres", "pes")},
+            "tes": _toy(sigma="1"),
+            **{name: _toy(sigma=None, workers=1) for name in ("tbptt", "uoro", "rtrl")},
+        },
+        ToySchedule,
+    ),
+    "rate-and-decay": KnownSystem(
+        "tune a learning rate and its decay, T = 5000",
+        rate_and_decay,
+        {
+            **{name: _tuned() for name in ("nres", "pes", "tes")},
+            **{name: _tuned(sigma=None) for name in ("tbptt", "rtrl")},
+        },
+        TrainingRun,
+    ),
+    "many-hyperparameters": KnownSystem(
+        "tune 29 hyperparameters of an MLP, T = 1000",
+        many_hyperparameters,
+        {name: _tuned(workers=5, sigma="0.3", updates=6000) for name in ("nres", "pes", "tes")},
+        TrainingRun,
+    ),
+    "ridge-penalty": KnownSystem(
+        "tune the penalty of a regression, T = 100,000",
+        RidgePenalty,
+        {
+            **{name: _ridge() for name in ("nres", "pes", "tes")},
+            "rtrl": _ridge(sigma=None, workers=1),
+        },
+        RidgePenalty,
+    ),
+    # Pilot runs of NRES chose these. `shift` is the bonus for not falling.
+    "brax:ant": KnownSystem(
+        "walk on four legs (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "ant"),
+        _walking(600),
+        BraxEnvironment,
+        {"backend": "generalized", "normalise": True, "shift": 1.0},
+    ),
+    "brax:halfcheetah": KnownSystem(
+        "run on two legs in a plane (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "halfcheetah"),
+        _walking(1000),
+        BraxEnvironment,
+        {"backend": "spring", "normalise": True},
+    ),
+    # No settings are known that solve these, so the user gives a sigma and a learning rate.
+    **{
+        task: KnownSystem(
+            f"{what} until it falls (MuJoCo), T = 1000",
+            functools.partial(MujocoPool, task),
+            {},
+            MujocoPool,
+        )
+        for task, what in (
+            ("hopper", "hop on one leg"),
+            ("walker2d", "walk in a plane"),
+            ("ant", "walk on four legs"),
+            ("humanoid", "walk on two legs"),
+        )
+    },
+}
