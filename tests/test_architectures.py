@@ -187,6 +187,22 @@ def test_numbers_of_parameters():
 
 
 @pytest.mark.slow
+def test_layers_make_the_same_steps_as_the_vector():
+    plain, layered = lo.PerParameterMLP(width=5), lo.LayeredMLP(width=5)
+    theta, layers = (each.initial_theta(KEY) for each in (plain, layered))
+    assert [layer["weight"].shape for layer in layers] == [(19, 5), (5, 5), (5, 2)]
+    np.testing.assert_array_equal(layered.arranged(theta)[1]["weight"], layers[1]["weight"])
+    params = {"w": jax.random.normal(KEY, (4, 3)), "b": jnp.ones(3)}
+    states = [each.init(params) for each in (plain, layered)]
+    for t in range(3):
+        (mine, left), (theirs, right) = (
+            each.update(own, params, state, params, jnp.int32(t))
+            for each, own, state in zip((plain, layered), (theta, layers), states, strict=True)
+        )
+        states = [left, right]
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), mine, theirs)
+
+
 def test_steps_of_celo2_have_size_one_and_files_keep_it(tmp_path):
     optimizer = lo.Celo2(lr=1.0)
     theta = optimizer.initial_theta(KEY)

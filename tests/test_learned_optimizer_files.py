@@ -68,6 +68,28 @@ def test_the_published_optimizer_loads():
     assert about["settings"]["method"] == "nres"
 
 
+def test_an_optimizer_comes_with_nres(tmp_path, monkeypatch):
+    """Its name is enough, in Python and on the command line; a file of that name goes first."""
+    monkeypatch.chdir(tmp_path)
+    optimizer, theta, about = lo.read_optimizer("celo2")
+    assert optimizer == lo.Celo2()
+    assert sum(leaf.size for leaf in jax.tree.leaves(theta)) == 347
+    assert about["settings"]["method"] == "nres"
+    with as_users_run():
+        learned, params = nres.load_optimizer("celo2"), {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+        updates, _ = learned.update(params, learned.init(params), params)
+    # A step against the gradient, of the size of the learning rate.
+    assert float((updates["w"] * params["w"]).sum()) < 0
+    assert float(jnp.sqrt((updates["w"] ** 2).mean())) == pytest.approx(lo.Celo2().lr, rel=0.01)
+    done = CliRunner().invoke(app, ["export", "celo2", "--to", "torch", "--out", "mine.py"])
+    assert done.exit_code == 0, done.output
+    assert Path("mine.safetensors").exists()
+    assert lo.SHIPPED["celo2"].with_suffix(".md").exists()
+    Path("celo2").write_text("mine")
+    with raises_naming(OptimizerFileError, "celo2"):
+        nres.load_optimizer("celo2")
+
+
 def test_names_of_earlier_versions_are_accepted():
     """Run folders hold the old options, and checkpoints the old array names."""
     task = lo.fashion_mnist_task(judge="capped", judged_on="train")

@@ -1,10 +1,12 @@
 """Recurrent networks in the studies: the texts, the LSTM, and the memory of an update."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import nres
+from helpers import raises_naming
 from nres.systems import recurrent
 from nres_paper.memory import memory_of
 from nres_paper.recurrent_variance import LSTM, texts
@@ -33,6 +35,40 @@ def test_the_named_networks():
     place = system.stream.begin(KEY, system.horizon)
     (_, after), (following, _) = (system.stream.at(place, t) for t in (5, 6))
     assert after == following
+
+
+def test_a_text_is_tested_on_its_last_tenth(tmp_path):
+    """The bits per byte of a file whose end differs from its beginning."""
+    file = tmp_path / "text"
+    file.write_bytes(b"ab" * 450 + b"xy" * 50)
+    np.testing.assert_array_equal(recurrent.text_bytes(file)[:3], [97, 98, 97])
+    system = recurrent.text(file=str(file), hidden=4, horizon=9, precision="float32")
+    assert system.stream.inputs.shape == (899,)
+    theta = jax.tree.map(jnp.zeros_like, system.initial_theta(KEY))
+    # The logits are the biases: p(x) = p(y) = 0.25 and p = 0.5 / 254 otherwise.
+    bias = np.full(256, np.log(0.5 / 254), np.float32)
+    bias[[ord("x"), ord("y")]] = np.log(0.25)
+    found = system.metrics({**theta, "output_bias": jnp.asarray(bias)}, KEY)
+    assert float(found["bits"]) == pytest.approx(2.0, rel=1e-5)
+    assert next(iter(found)) == "loss"
+    assert system.metrics_steps == 64 * 9
+    with raises_naming(ValueError, "1,000", "2,000"):
+        recurrent.text(file=str(file), horizon=200)
+    with raises_naming(ValueError, "int8"):
+        recurrent.GRU(3, 4, precision="int8")
+
+
+def test_half_precision_keeps_weights_in_single_precision():
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        system = recurrent.text(hidden=8, horizon=20, precision=precision)
+        theta = system.initial_theta(KEY)
+        assert {leaf.dtype for leaf in jax.tree.leaves(theta)} == {np.dtype("float32")}
+        state, loss = system.step(system.init(theta, KEY), theta, np.int32(0), KEY)
+        assert (state[0].dtype, loss.dtype) == (precision, "float32")
+        losses.append(float(loss))
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)
 
 
 def test_the_texts_of_the_variance_study():

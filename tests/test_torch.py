@@ -97,6 +97,24 @@ def test_steps_are_those_of_jax(name, tmp_path, x64):
             np.testing.assert_allclose(x.detach().numpy(), expected, rtol=1e-7, atol=1e-9)
 
 
+def test_the_shipped_optimizer_is_that_of_the_exported_file(tmp_path):
+    import nres
+
+    path, _ = lo.write_torch(tmp_path / "mine.py", *lo.read_optimizer("celo2")[:2])
+    found = []
+    for make in (loaded(path), nres.load_torch_optimizer("celo2")):
+        values = in_torch(next(gradients(1)))
+        learned = make(values.values(), lr=0.1)
+        for x in values.values():
+            x.grad = x.detach().clone()
+        learned.step()
+        found.append([x.detach().numpy() for x in values.values()])
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    with raises_naming(ValueError, "content"):
+        nres.load_torch_optimizer("celo2").func([x], weights=b"nothing")
+
+
 def test_a_model_learns_with_schedule_decay_and_saved_state(tmp_path):
     """A convolutional model; the second half of training is the same after a restart."""
     import torch

@@ -3,22 +3,19 @@
 python tools/readme.py [--check]
 """
 
-import json
-import math
 import re
 import sys
 
 import diagnostics_page
 import headlines
+import optimizers_page
 import reductions_page
 import reproduction_page
 import scaling_page
 import settings_page
-from nres_paper.figures import FIGURES
 from nres_paper.grades import NOT_RUN
-from nres_paper.reproduction import read_summaries
 from nres_paper.studies import PAPER_FULLES, PAPER_NRES
-from results import ROOT, load, table
+from results import DEVICES, ROOT, has_results, load, table
 
 ATTACKS = {
     "api": "wrong uses of the Python API",
@@ -27,7 +24,6 @@ ATTACKS = {
     "kills": "runs killed again and again, resumed to their end",
     "races": "runs begun or resumed at the same moment",
 }
-DEVICES = {"cpu": "2 CPU cores", "gpu": "NVIDIA H200"}
 
 
 def throughput() -> str:
@@ -140,69 +136,6 @@ def early_end() -> str:
     )
 
 
-def learned_speed() -> str:
-    rows = []
-    for backend, device in DEVICES.items():
-        results = load(f"bench/learned_optimizer_{backend}.json")["rows"]
-        for row in results:
-            numbers = {"default": "TF32", "highest": "single"} if backend == "gpu" else {}
-            d = {32: 1762, 128: 19_330}[row["width"]]
-            rows.append(
-                [
-                    device,
-                    f"{row['workers']:,}",
-                    f"{d:,}",
-                    row["implementation"],
-                    numbers.get(row["precision"], "single"),
-                    f"{row['updates_per_second']:,.{1 if row['updates_per_second'] < 100 else 0}f}",
-                    f"{row['inner_steps_per_second']:.2e}",
-                    f"{row['of_floor']:.2f}",
-                ]
-            )
-    heading = ["", "N", "d", "", "precision", "updates/s", "steps of models/s", "of the floor"]
-    return table(heading, rows)
-
-
-def tuned_optimizers() -> str:
-    results = load("learned-optimizer/summary.json")["numbers"]
-    rows = [
-        [
-            name,
-            f"{results['mean_loss'][name]:.3f}",
-            f"{results['final_loss'][name]:.3f}",
-            f"{sum(others) / len(others):.3f}",
-        ]
-        for name, others in results["mean_loss_on_other_sequences"].items()
-    ]
-    return table(
-        [
-            "",
-            "mean over 1,000 steps",
-            "last 100 steps",
-            "mean, from other models with other batches",
-        ],
-        rows,
-    )
-
-
-def learned() -> str:
-    text = (ROOT / "results/learned-optimizer/metrics.jsonl").read_text()
-    evals = [json.loads(line) for line in text.splitlines()][1:]
-    first = next(row for row in evals if row["value"] < math.log(10))
-    best = min(row["value"] for row in evals)
-    told = (
-        f"fell from {evals[0]['value']:.0f} to {evals[-1]['value']:.3f} (best: {best:.3f}) in "
-        f"{evals[-1]['update']:,} updates, which took {evals[-1]['seconds']:.0f} seconds on an "
-        f"H200. After {first['update']:,} updates it was below the loss of guessing, ln 10"
-    )
-    if not has_results("learned-optimizer"):
-        told += (
-            ". This run and the optimizer in results/ are older than the preset, and started from "
-            "other initial parameters than the paper's"
-        )
-    return told
-
-
 def simulators() -> str:
     rows = [
         [
@@ -306,11 +239,6 @@ def picture(name: str, what: str) -> str:
     return f"\n![{what}](../results/{name}/{name}.png)\n"
 
 
-def has_results(name: str) -> bool:
-    """Return whether there are results of a figure with the settings that are planned now."""
-    return name in read_summaries(ROOT / "results", FIGURES)
-
-
 def variance_fulles() -> str:
     if not has_results("variance-fulles"):
         return f"\n(`variance-fulles` is {NOT_RUN}.)\n"
@@ -387,6 +315,7 @@ PARTS = (
     *settings_page.PARTS,
     *diagnostics_page.PARTS,
     *reductions_page.PARTS,
+    *optimizers_page.PARTS,
     variance_periods,
     variance_picture,
     landscape_picture,
@@ -409,9 +338,6 @@ PARTS = (
     simulators,
     environments,
     large_models,
-    learned,
-    tuned_optimizers,
-    learned_speed,
 )
 
 

@@ -18,10 +18,10 @@ from nres.systems.learned_optimizer import (
     HELD_OUT,
     Celo2,
     LearnableOptimizer,
-    located,
     read_celo2,
     read_optimizer,
 )
+from nres.systems.learned_optimizer.export import located
 
 
 @explained

@@ -14,10 +14,10 @@ from nres.runs.settings import EVERYDAY
 from nres.systems.learned_optimizer import (
     FORMATS,
     LearnedOptimizerSystem,
-    located,
     read_optimizer,
     write_for,
 )
+from nres.systems.learned_optimizer.export import located
 
 
 @explained

@@ -8,7 +8,6 @@ from nres.systems.learned_optimizer.evaluating import evaluate_contender as eval
 from nres.systems.learned_optimizer.evaluating import learned_contender as learned_contender
 from nres.systems.learned_optimizer.export import SHIPPED as SHIPPED
 from nres.systems.learned_optimizer.export import load_optimizer as load_optimizer
-from nres.systems.learned_optimizer.export import located as located
 from nres.systems.learned_optimizer.export import read_optimizer as read_optimizer
 from nres.systems.learned_optimizer.export import save_optimizer as save_optimizer
 from nres.systems.learned_optimizer.interchange import FORMATS as FORMATS

@@ -1,5 +1,7 @@
 """`Celo2`: a network per parameter, whose steps are nearly orthogonal matrices."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -64,6 +66,9 @@ class Celo2(AveragingOptimizer):
         positive_number("lr", self.lr)
         positive_number("weight_decay", self.weight_decay, zero=True)
         true_or_false("base", self.base)
+
+    def unit(self) -> "Celo2":
+        return dataclasses.replace(self, lr=1.0)
 
     def initial_theta(self, key: Key[Array, ""]) -> Layers:
         return init_dense((INPUTS, 8, 8, 3), key)

@@ -78,14 +78,7 @@ def learned_contender(optimizer: LearnableOptimizer, theta: Theta) -> Contender:
         theta: Its parameters.
     """
     rates = _rates(-4, -1) if isinstance(optimizer, Celo2) else (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-    if isinstance(optimizer, Celo2):
-        optimizer = Celo2(1.0, optimizer.weight_decay, optimizer.base)
-
-    def make(rate: Any) -> optax.GradientTransformation:
-        factor = optax.scale_by_schedule(rate) if callable(rate) else optax.scale(rate)
-        return optax.chain(optimizer.as_optax(theta), factor)
-
-    return Contender(make, rates)
+    return Contender(functools.partial(optimizer.as_optax, theta), rates)
 
 
 class Outcome(NamedTuple):

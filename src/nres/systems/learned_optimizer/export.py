@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +162,18 @@ def _read(
 
 
 def load_optimizer(
-    path: str | Path, optimizer: LearnableOptimizer | None = None
+    path: str | Path,
+    optimizer: LearnableOptimizer | None = None,
+    *,
+    lr: float | Callable[[Any], Any] | None = None,
 ) -> optax.GradientTransformation:
     """Load an optimizer from a file, for use with optax on any model.
 
     Args:
         path: A file of `save_optimizer` or `nres export`; or `"celo2"`, which comes with nres.
         optimizer: The optimizer that the parameters belong to, if it is a class of your own.
+        lr: The learning rate, or a schedule: a function of the step. For optimizers that choose the
+            size of their steps, a factor of it. By default, steps are as in training.
 
     Returns:
         An optax optimizer.
@@ -177,11 +183,11 @@ def load_optimizer(
 
     Example:
         ```python
-        optimizer = nres.load_optimizer("celo2")
+        optimizer = nres.load_optimizer("celo2", lr=1e-3)
         state = optimizer.init(params)
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
         ```
     """
     learnable, theta, _ = read_optimizer(path, optimizer)
-    return learnable.as_optax(theta)
+    return learnable.as_optax(theta, lr)

@@ -2,6 +2,7 @@
 
 import abc
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -72,11 +73,19 @@ class LearnableOptimizer(eqx.Module):
             The change to add to `params`, and the new accumulators.
         """
 
-    def as_optax(self, theta: Theta) -> optax.GradientTransformation:
+    def unit(self) -> "LearnableOptimizer":
+        """Return this optimizer with a learning rate of 1, if it has one."""
+        return self
+
+    def as_optax(
+        self, theta: Theta, lr: float | Callable[[Any], Any] | None = None
+    ) -> optax.GradientTransformation:
         """Return this optimizer with the given parameters, for use with optax on any model.
 
         Args:
             theta: The optimizer's parameters.
+            lr: The learning rate, or a schedule: a function of the step. For optimizers that choose
+                the size of their steps, a factor of it. By default, steps are as in training.
 
         Returns:
             An optax optimizer, whose `update` needs the model's parameters.
@@ -104,7 +113,10 @@ class LearnableOptimizer(eqx.Module):
             )
             return updates, OptaxState(optax.safe_increment(state.step), accumulators)
 
-        return optax.GradientTransformation(init, update)
+        if lr is None:
+            return optax.GradientTransformation(init, update)
+        scale = optax.scale_by_schedule(lr) if callable(lr) else optax.scale(lr)
+        return optax.chain(self.unit().as_optax(theta), scale)
 
 
 class OptaxState(NamedTuple):
