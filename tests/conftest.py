@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import warnings
 from importlib.metadata import version
 
 from packaging.version import Version
@@ -45,7 +46,7 @@ with install_import_hook("nres", "beartype.beartype"):
     import nres.checkpoint
     import nres.data
     import nres.runs
-    import nres.variance  # noqa: F401
+    import nres.variance
 
 
 # Long ones first, so that no process is left with one at the end.
@@ -108,3 +109,13 @@ def unchecked_types():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def strict():
+    """Turn the warning about formed matrices into an error; it is given once per process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", nres.pools.MaterialisedWarning)
+        nres.pools.lazy._warn.cache_clear()
+        yield
+    nres.pools.lazy._warn.cache_clear()

@@ -285,3 +285,9 @@ class Well(nres.System):
         x, y = state
         x, y = x + 0.3 * y, jnp.tanh(y - 0.5 * jnp.sin(x) + 0.4 * theta[1] * x)
         return jnp.stack([x, y]), (x - theta[0]) ** 2 + 0.5 * y**2
+
+
+def normal(i, shape, dtype=float):
+    """Draw the i-th of some fixed arrays."""
+    key = jax.random.fold_in(jax.random.key(2), i)
+    return jax.random.normal(key, shape).astype(dtype)

@@ -1,6 +1,4 @@
-"""Noise of low rank: its law, every lazy operation against the formed matrix, and gradients."""
-
-import warnings
+"""Noise of low rank: its law, estimates, evaluations, and runs with it."""
 
 import jax
 import jax.flatten_util
@@ -9,165 +7,18 @@ import numpy as np
 import pytest
 
 import nres
-from helpers import raises_naming, slow, slow_except
+from helpers import as_users_run, normal, raises_naming, slow, slow_except
+from nres import runs
 from nres.noise import LowRank
-from nres.noise.factors import Factors, Perturbed, dense, is_factors
-from nres.pools import MaterialisedWarning
-from nres.pools.lazy import lazily
+from nres.noise.factors import Factors, dense, is_factors
 from table import mesh
 
 KEY = jax.random.key(2)
 
 
-def normal(i, shape, dtype=float):
-    return jax.random.normal(jax.random.fold_in(KEY, i), shape).astype(dtype)
-
-
 def full(rows):
     """Return rows as arrays, whatever form they have."""
     return jax.tree.map(lambda x: x.full() if is_factors(x) else x, rows, is_leaf=is_factors)
-
-
-def matrix(dtype=float, shape=(5, 7), rank=2):
-    m, n = shape
-    return Perturbed(
-        normal(0, shape, dtype), normal(1, (m, rank), dtype), normal(2, (n, rank), dtype)
-    )
-
-
-@jax.custom_vjp
-def own_derivative(x):
-    return jnp.sin(x)
-
-
-own_derivative.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g,))
-
-# Operations on a 5 x 7 matrix w, with vectors and matrices x of suitable sizes.
-OPERATIONS = {
-    "row times matrix": lambda w: normal(3, (5,), w.dtype) @ w,
-    "rows times matrix": lambda w: normal(3, (4, 5), w.dtype) @ w,
-    "matrix times column": lambda w: w @ normal(3, (7,), w.dtype),
-    "matrix times columns": lambda w: w @ normal(3, (7, 3), w.dtype),
-    "transposed": lambda w: w.T @ normal(3, (5, 2), w.dtype),
-    "row times transposed": lambda w: normal(3, (2, 7), w.dtype) @ w.T,
-    "many axes": lambda w: jnp.einsum("abi,ij->abj", normal(3, (2, 3, 5), w.dtype), w),
-    "matrix in front": lambda w: jnp.einsum("ij,abj->iab", w, normal(3, (2, 3, 7), w.dtype)),
-    "one row": lambda w: w[2],
-    "a drawn row": lambda w: w[jnp.argmax(normal(4, (5,)))],
-    "several rows": lambda w: w[jnp.asarray([3, 0, 3])],
-    "a table of rows": lambda w: w[jnp.asarray([[3, 0], [1, 4]])],
-    "inside jit": lambda w: jax.jit(lambda w: normal(3, (5,), w.dtype) @ w)(w),
-    "inside scan": lambda w: jax.lax.scan(
-        lambda s, _: (jnp.tanh((w @ s)[:5] @ w), None), normal(3, (7,), w.dtype), length=3
-    )[0],
-    "scaled": lambda w: normal(3, (5,), w.dtype) @ (-0.5 * w),
-    "split": lambda w: normal(3, (5,), w.dtype) @ jnp.split(w, [3], axis=1)[1],
-    "inside while": lambda w: jax.lax.while_loop(
-        lambda c: c[0] < 3,
-        lambda c: (c[0] + 1, jnp.tanh((w @ c[1]) @ w)),
-        (0, normal(3, (7,), w.dtype)),
-    )[1],
-    "inside a branch": lambda w: jax.lax.cond(
-        w[0, 0] * 0 > 1, lambda x: x @ w, lambda x: x @ w * 2, normal(3, (5,), w.dtype)
-    ),
-    "own derivative": lambda w: own_derivative(normal(3, (5,), w.dtype) @ w),
-    "recomputed": lambda w: jax.checkpoint(lambda w: normal(3, (5,), w.dtype) @ w)(w),
-    "a row that is not there": lambda w: w[jnp.argmax(normal(4, (5,))) - 8],
-    "rows filled in": lambda w: w.at[jnp.asarray([1, 9])].get(mode="fill", fill_value=5.0),
-    "converted": lambda w: normal(3, (5,)).astype(jnp.float32) @ w.astype(jnp.float32),
-    "with itself": lambda w: jnp.tanh(normal(3, (5,), w.dtype) @ w) @ w.T,
-}
-# Operations without a cheap way.
-OTHERS = {
-    "sum": lambda w: w.sum(),
-    "element by element": lambda w: jnp.tanh(w),
-    "columns": lambda w: w[:, jnp.asarray([1, 2])],
-    "rows of a scan": lambda w: jax.lax.scan(lambda c, x: (c + x.sum(), x), w.sum() * 0, w),
-    "carried": lambda w: jax.lax.fori_loop(0, 3, lambda i, c: 0.9 * c, w),
-    "chosen": lambda w: jax.lax.cond(w.sum() > 0, lambda w: w, lambda w: 2 * w, w),
-    "outer product": lambda w: jnp.einsum("ij,j->ij", w, normal(3, (7,), w.dtype)),
-    "returned": lambda w: w,
-    "both axes": lambda w: jnp.einsum("ij,ij->", w, normal(3, (5, 7), w.dtype)),
-}
-
-
-@pytest.fixture
-def strict():
-    """Turn the warning about formed matrices into an error; it is given once per process."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", MaterialisedWarning)
-        nres.pools.lazy._warn.cache_clear()
-        yield
-    nres.pools.lazy._warn.cache_clear()
-
-
-QUICK = (
-    *("row times matrix", "matrix times columns", "row times transposed", "several rows"),
-    *("inside scan", "inside a branch", "own derivative", "rows filled in"),
-)
-
-
-@pytest.mark.usefixtures("strict")
-@pytest.mark.parametrize("operation", slow_except(QUICK, OPERATIONS))
-def test_operations_agree_with_the_formed_matrix(operation, x64):
-    for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 2e-5)):
-        w = matrix(dtype)
-        expected, found = operation(w.dense()), lazily(operation)(w)
-        assert found.dtype == expected.dtype
-        if found.dtype == jnp.float32:
-            tolerance = 2e-5
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.usefixtures("strict")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rows times matrix",
-        *map(slow, sorted(OPERATIONS.keys() - {"rows times matrix", "several rows", "converted"})),
-        "several rows",
-    ],
-)
-def test_lanes_share_the_unperturbed_matrix(name):
-    """Under vmap, no array of lanes times the size of the matrix exists."""
-    w, lanes = matrix(jnp.float32), 31
-    a, b = normal(5, (lanes, 5, 2), jnp.float32), normal(6, (lanes, 7, 2), jnp.float32)
-
-    def one(a, b):
-        return lazily(OPERATIONS[name])(Perturbed(w.base, a, b))
-
-    found = jax.vmap(one)(a, b)
-    expected = jax.vmap(lambda a, b: OPERATIONS[name](Perturbed(w.base, a, b).dense()))(a, b)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    text = str(jax.make_jaxpr(jax.vmap(one))(a, b))
-    assert f"f32[{lanes},5,7]" not in text
-    assert f"f32[{lanes},7,5]" not in text
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_operations_form_the_matrix_and_warn(name):
-    w = matrix(jnp.float32)
-    nres.pools.lazy._warn.cache_clear()
-    with pytest.warns(MaterialisedWarning, match=r"theta\['w'\]"):
-        found = lazily(lambda theta: OTHERS[name](theta["w"]))({"w": w})
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5),
-        found,
-        OTHERS[name](w.dense()),
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lazily(lambda theta: OTHERS[name](theta["w"]))({"w": w})
-
-
-def test_half_precision_sums_in_single_precision():
-    """A perturbation below the spacing of bfloat16 numbers must not be lost in the sum."""
-    n = 512
-    base, x = jnp.ones((n, 2), jnp.bfloat16), jnp.ones((3, n), jnp.bfloat16)
-    a, b = jnp.full((n, 1), 2.0**-7, jnp.bfloat16), jnp.ones((2, 1), jnp.bfloat16)
-    found = lazily(lambda w: x @ w)(Perturbed(base, a, b))
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(found.astype(jnp.float32), 516.0)  # 512 + 4
 
 
 class Recurrence(nres.System):
@@ -457,3 +308,21 @@ def test_a_pytree_of_sigmas_scales_each_matrix():
     np.testing.assert_allclose(full(rows)["w"], full(unit)["w"] / 0.5, rtol=1e-5)
     thetas = LowRank(1).perturb(theta, drawn)
     np.testing.assert_allclose(dense(thetas)["w"][1], -full(drawn)["w"], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regenerate", [False, True])
+def test_a_run_goes_on_as_if_uninterrupted(tmp_path, regenerate):
+    """A run in two parts, with a checkpoint between them."""
+    given = {"workers": 4, "window": 5, "noise": "low-rank-2", "regenerate_noise": regenerate}
+    options = {"hidden": 6, "horizon": 10, "precision": "float32"}
+
+    def created(name, updates):
+        settings = runs.resolve("text", "nres", options=options, updates=updates, **given)
+        return runs.Run.create(tmp_path / name, settings, runs.build(settings))
+
+    with as_users_run():
+        whole = runs.execute(created("whole", 6))
+        runs.execute(created("parts", 3))
+        parts = runs.execute(runs.Run.open(tmp_path / "parts"), updates=6)
+    jax.tree.map(np.testing.assert_array_equal, whole.result.theta, parts.result.theta)

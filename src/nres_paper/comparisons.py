@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from nres_paper.celo2_comparisons import CELO2_COMPARISONS
 from nres_paper.default_comparisons import DEFAULT_COMPARISONS
+from nres_paper.large_comparisons import LARGE_COMPARISONS
 from nres_paper.lorenz_comparisons import LORENZ_COMPARISONS
 from nres_paper.mujoco_comparisons import MUJOCO_COMPARISONS
 from nres_paper.optimizer_comparisons import OPTIMIZER_COMPARISONS
@@ -25,5 +26,6 @@ COMPARISONS: Mapping[str, Comparison] = MappingProxyType(
         **RECURRENT_COMPARISONS,
         **WALKING_COMPARISONS,
         **CELO2_COMPARISONS,
+        **LARGE_COMPARISONS,
     }
 )

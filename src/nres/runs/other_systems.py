@@ -83,7 +83,7 @@ def _characters(**settings: Any) -> Preset:
 
 
 def _text(**settings: Any) -> Preset:
-    online: dict[str, Any] = {"lr": "1e-3", "workers": 8192, "window": 16, "sigma": "0.01"}
+    online: dict[str, Any] = {"lr": "3e-3", "workers": 8192, "window": 8, "sigma": "0.02"}
     return Preset(**(online | {"optimizer": "adam", "updates": 10_000} | settings))
 
 

@@ -279,7 +279,7 @@ class TestedNetwork(RecurrentNetwork):
         self.metrics_steps = TEST_EPISODES * self.horizon
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Return the mean loss per step of some episodes of the test, also in bits."""
+        """Return the mean loss per step of some episodes of the test, in bits and as it is."""
         system = RecurrentNetwork(self.cell, self.test, horizon=self.horizon, loss=self.loss)
 
         def episode(key):
@@ -290,7 +290,7 @@ class TestedNetwork(RecurrentNetwork):
             return jax.lax.scan(step, system.init(theta, key), steps)[1].mean()
 
         loss = jax.vmap(episode)(jax.random.split(key, TEST_EPISODES)).mean()
-        return {"loss": loss, "bits": loss / math.log(2)}
+        return {"bits": loss / math.log(2), "loss": loss}
 
 
 def echo(
