@@ -73,10 +73,12 @@ class Perturbed(eqx.Module):
     """B, with an axis of workers in front: members differ in `a` alone."""
 
     def dense(self) -> Float[Array, "*lanes m n"]:
-        """Return the matrices themselves."""
-        b = jnp.broadcast_to(self.b, (*self.a.shape[:-2], *self.b.shape[-2:]))
-        product = jnp.einsum("...mr,...nr->...mn", self.a, b)
-        return jnp.broadcast_to(self.base, product.shape) + product.astype(self.base.dtype)
+        """Return the matrices themselves, added up in at least single precision."""
+        wide = at_least_single(self.base.dtype)
+        base, a, b = (x.astype(wide) for x in (self.base, self.a, self.b))
+        b = jnp.broadcast_to(b, (*a.shape[:-2], *b.shape[-2:]))
+        product = jnp.einsum("...mr,...nr->...mn", a, b)
+        return (jnp.broadcast_to(base, product.shape) + product).astype(self.base.dtype)
 
 
 class Shared(eqx.Module):
