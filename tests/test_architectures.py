@@ -186,7 +186,6 @@ def test_numbers_of_parameters():
     assert count(lo.Celo2()) == count(lo.Celo2(base=True)) == 347
 
 
-@pytest.mark.slow
 def test_layers_make_the_same_steps_as_the_vector():
     plain, layered = lo.PerParameterMLP(width=5), lo.LayeredMLP(width=5)
     theta, layers = (each.initial_theta(KEY) for each in (plain, layered))
@@ -203,6 +202,7 @@ def test_layers_make_the_same_steps_as_the_vector():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), mine, theirs)
 
 
+@pytest.mark.slow
 def test_steps_of_celo2_have_size_one_and_files_keep_it(tmp_path):
     optimizer = lo.Celo2(lr=1.0)
     theta = optimizer.initial_theta(KEY)

@@ -104,6 +104,12 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     for library, name in {"torch": "x.py", "pylo": "x.safetensors", "celo2": "x.msgpack"}.items():
         with raises_naming(OptimizerFileError, "Momentum"):
             lo.write_for(library, tmp_path / name, momentum, momentum.initial_theta(KEY))
+
+    class Changed(lo.PerParameterMLP):
+        """Its steps are others, which torch would not make."""
+
+    with raises_naming(OptimizerFileError, "Changed"):
+        lo.write_for("torch", tmp_path / "x.py", Changed(), Changed().initial_theta(KEY))
     assert list(tmp_path.iterdir()) == []
 
 

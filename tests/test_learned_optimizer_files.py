@@ -84,10 +84,50 @@ def test_an_optimizer_comes_with_nres(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["export", "celo2", "--to", "torch", "--out", "mine.py"])
     assert done.exit_code == 0, done.output
     assert Path("mine.safetensors").exists()
-    assert lo.SHIPPED["celo2"].with_suffix(".md").exists()
+    with raises_naming(FileNotFoundError, "celo3", "celo2"):
+        nres.load_optimizer("celo3")
+    Path("celo2").mkdir()  # for example of a run
+    nres.load_optimizer("celo2")
+    Path("celo2").rmdir()
     Path("celo2").write_text("mine")
     with raises_naming(OptimizerFileError, "celo2"):
         nres.load_optimizer("celo2")
+
+
+def test_the_shipped_optimizer_is_that_of_the_results():
+    published = Path(__file__).parent.parent / "results/celo2-trained/celo2"
+    for ending in (".npz", ".md"):
+        shipped = lo.SHIPPED["celo2"].with_suffix(ending)
+        assert shipped.read_bytes() == published.with_suffix(ending).read_bytes()
+
+
+def test_a_loaded_optimizer_takes_a_rate_or_a_schedule():
+    params = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+
+    def steps(lr, count=2):
+        learned = nres.load_optimizer("celo2", lr=lr)
+        state, found = learned.init(params), []
+        for _ in range(count):
+            updates, state = learned.update(params, state, params)
+            found.append(np.asarray(updates["w"]))
+        return found
+
+    with as_users_run():
+        plain, double = steps(None), steps(0.002)
+        falling = steps(lambda step: 0.001 * (1 - step / 2))
+    np.testing.assert_allclose(double, 2 * np.asarray(plain), rtol=1e-5)
+    np.testing.assert_allclose(falling[0], plain[0], rtol=1e-5)
+    np.testing.assert_allclose(falling[1], 0.5 * plain[1], rtol=1e-5)
+    for bad in (-1.0, float("nan"), "fast"):
+        with raises_naming((TypeError, ValueError), "lr"):
+            nres.load_optimizer("celo2", lr=bad)
+
+
+def test_files_of_deep_networks(tmp_path):
+    for kind in (lo.PerParameterMLP, lo.LayeredMLP):
+        optimizer = kind(width=3, depth=4)
+        lo.save_optimizer(tmp_path / "deep.npz", optimizer, optimizer.initial_theta(KEY))
+        assert lo.read_optimizer(tmp_path / "deep.npz")[0] == optimizer
 
 
 def test_names_of_earlier_versions_are_accepted():

@@ -1,5 +1,7 @@
 """Noise of low rank: its law, estimates, evaluations, and runs with it."""
 
+import functools
+
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 import nres
 from helpers import as_users_run, normal, raises_naming, slow, slow_except
 from nres import runs
+from nres.execution import run_episodes
 from nres.noise import LowRank
 from nres.noise.factors import Factors, dense, is_factors
 from table import mesh
@@ -280,6 +283,58 @@ def test_evaluations_form_no_matrices():
         )
         np.testing.assert_allclose(lazy.losses, formed.losses, rtol=1e-5)
     assert np.std(lazy.losses) > 0
+    keys = jax.random.split(KEY, 20)
+    program = jax.make_jaxpr(lambda theta: run_episodes(nres.JaxPool(Recurrence()), theta, keys))
+    assert "20,8,8]" not in str(program(theta))
+
+
+def test_evaluations_around_half_precision():
+    """Noise of a law that draws in single precision is rounded like the parameters."""
+
+    class Signs(nres.Gaussian):
+        def draw(self, keys, number, sigma, theta):
+            drawn = super().draw(keys, number, sigma, jax.tree.map(jnp.float32, theta))
+            return jax.tree.map(jnp.sign, drawn)
+
+    theta = Recurrence().initial_theta(dtype=jnp.bfloat16)
+    result = nres.evaluate(Recurrence(), theta, KEY, episodes=3, sigma=0.1, noise=Signs())
+    assert np.isfinite(result.losses).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("size", [1e-6, 1.0])
+def test_sums_of_half_precision_hold_beside_a_large_weight(dtype, size):
+    a, b = (normal(i, (50, n, 2)).astype(dtype) for i, n in enumerate((4, 3)))
+    a = a if dtype == jnp.float16 else (size * a).astype(dtype)
+    weights = normal(2, (50,), jnp.float32).at[0].set(1e4)
+    rows = Factors(a.at[0].set(0), b)
+    exact = np.einsum("i,imr,inr->mn", *(np.asarray(x, float) for x in (weights, rows.a, b)))
+    found = rows.weighted_sum(weights)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, atol=0.01 * np.abs(exact).max())
+
+
+@pytest.mark.slow
+def test_blocks_of_workers_change_nothing(monkeypatch):
+    theta = Recurrence().initial_theta()
+    whole = estimates(ESTIMATORS["NRES"](Recurrence(), noise=LowRank(1)), theta)
+    elements = 4 * LowRank(1).size(theta)
+    monkeypatch.setitem(nres.execution.SHARED_BLOCK_ELEMENTS, "cpu", elements)
+    jax.clear_caches()
+    blocks = estimates(ESTIMATORS["NRES"](Recurrence(), noise=LowRank(1)), theta)
+    jax.clear_caches()
+    for left, right in zip(whole, blocks, strict=True):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), left, right
+        )
+
+
+def test_blocks_are_large_only_where_matrices_are_shared():
+    theta = Recurrence().initial_theta()
+    make = functools.partial(ESTIMATORS["NRES"], Recurrence())
+    assert make(noise=LowRank(1)).block_size(theta) > 8 * make().block_size(theta)
+    vector = jnp.zeros(500)
+    assert make(noise=LowRank(1)).block_size(vector) == make().block_size(vector)
 
 
 def test_what_needs_more_of_a_noise_is_refused():

@@ -53,7 +53,7 @@ def test_a_text_is_tested_on_its_last_tenth(tmp_path):
     assert float(found["bits"]) == pytest.approx(2.0, rel=1e-5)
     assert float(found["loss"]) == pytest.approx(2.0 * np.log(2), rel=1e-5)
     assert system.metrics_steps == 64 * 9
-    with raises_naming(ValueError, "1,000", "2,000"):
+    with raises_naming(ValueError, "1,000", "2,010"):
         recurrent.text(file=str(file), horizon=200)
     with raises_naming(ValueError, "int8"):
         recurrent.GRU(3, 4, precision="int8")

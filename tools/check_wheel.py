@@ -20,11 +20,13 @@ COMMANDS = (
     "nres report compared -o report.html",
     "nres advise lorenz --total-steps 1e7 --sequential-steps 2e5",
     "nres reproduce lorenz-surface",
+    "nres export celo2 --to torch --out mine.py",
 )
 FILES = (
     "first/config.json",
     "report.html",
     "demo.png",
+    "mine.safetensors",
     "results/lorenz-surface/lorenz-surface.png",
 )
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+from nres.runs.optimizer_evaluation import loss_text, times_text
 from results import DEVICES, ROOT, has_results, load, table
 
 
@@ -114,23 +115,11 @@ def celo2_tasks() -> str:
     rows = []
     for name, task in tasks.items():
         found = task["optimizers"]
-        times = found["celo2"]
-        bound = "> " if times["speedup_is_a_bound"] else ""
         losses = [found[each]["final_loss"] for each in names]
         best = min(loss for loss in losses if loss is not None)
-        rows.append(
-            [
-                f"{name}: {task['what']}",
-                *(_loss(loss, loss == best) for loss in losses),
-                f"{bound}{times['speedup']:.2g}×",
-            ]
-        )
+        texts = [f"**{loss_text(x)}**" if x == best else loss_text(x) for x in losses]
+        rows.append([f"{name}: {task['what']}", *texts, times_text(found["celo2"])])
     return table(["", *names, "speedup"], rows)
-
-
-def _loss(loss: float | None, best: bool) -> str:
-    text = "diverged" if loss is None else f"{loss:.4g}"
-    return f"**{text}**" if best else text
 
 
 PARTS = (

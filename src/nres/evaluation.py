@@ -110,9 +110,11 @@ def evaluate(
         check_prefix("sigma", sigma, learned(theta))
     pool.check(theta)
     each = _EPISODE_BYTES
-    if smooth:
+    if not pool.lazy:
+        each += array_bytes(theta)
+    elif smooth:
         own = noise.size(learned(theta)) / parameter_count(learned(theta))
-        each += math.ceil((own if getattr(pool, "lazy", False) else 1) * array_bytes(theta))
+        each += math.ceil(own * array_bytes(theta))
     each += array_bytes(state_shapes(pool, theta))
     check_memory(episodes * each, f"{episodes:,} episodes")
     system_key, noise_key = jax.random.split(key)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.measured import learned, measured
 from nres.noise import Noise
-from nres.noise.factors import dense, is_form, moved_by, share
+from nres.noise.factors import is_form, moved_by, share
 from nres.noise.law import for_workers
 from nres.pools.base import Pool
 from nres.workers import Carry, Contributions, Response, Workers, summed
@@ -111,8 +111,6 @@ def run_episodes(
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
         moved = jax.tree.map(moved_by, learned(theta), drawn)
         thetas = eqx.combine(moved, measured(thetas), is_leaf=is_form)
-    if not getattr(pool, "lazy", False):
-        thetas = dense(thetas)
     if pool.lengths is None:
         result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
         return result.loss[0] / pool.horizon, result.steps[0]

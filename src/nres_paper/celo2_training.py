@@ -44,17 +44,20 @@ def _trained(context: Context) -> Result:
     file, kept = context.folder / f"{NAME}.npz", context.folder / "metrics.jsonl"
     card = file.with_suffix(".md")
     run = find_run(settings, read_runs(kept))
-    if run is None or not file.exists():
+    parts = context.folder / "evaluation"
+    if run is None or not file.exists() or not card.exists():
         folder = context.finished(context.folder / "runs" / "nres", settings)
         system = folder.components.system
         assert isinstance(system, LearnedOptimizerSystem)
         write_optimizer(folder, system, file, best=True)
         run = FinishedRun.of("NRES", folder)
         write_runs(kept, [run])
+        for old in parts.rglob(f"*-{NAME}.json"):  # of other weights
+            old.unlink()
     context.say("comparing the trained optimizer with tuned ones")
     result = evaluate_optimizers(
         {NAME: read_optimizer(file)[:2]},
-        context.folder / "evaluation",
+        parts,
         tasks=tuple(HELD_OUT)[-1:] if context.quick else tuple(HELD_OUT),
         steps=10 if context.quick else STEPS,
         seeds=1 if context.quick else SEEDS,

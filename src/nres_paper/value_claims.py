@@ -65,6 +65,31 @@ class Better:
 
 
 @dataclasses.dataclass(frozen=True)
+class NoWorse:
+    """The claim that a method ends with at most a little more than another; in no paper."""
+
+    name: str
+    than: str
+    longer: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, self.than
+
+    @property
+    def said(self) -> tuple[str, str]:
+        return f"final value of {self.name}, at most {NEAR:g} times that of {self.than}", NOT_THERE
+
+    def judged(self, ranking: Ranking) -> tuple[str, str]:
+        final = {name: ranking.final(name) for name in self.names}
+        found = paired_ratio(ranking, final, self.name, self.than)
+        text = f"{found.middle:.3g} ({found})"
+        if found.high < NEAR:
+            return text, HOLDS
+        return text, FAILS if found.low > NEAR else UNKNOWN
+
+
+@dataclasses.dataclass(frozen=True)
 class Ends:
     """The claim that a method ends near its asymptote, or far above it."""
 

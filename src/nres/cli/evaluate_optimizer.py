@@ -21,7 +21,7 @@ from nres.systems.learned_optimizer import (
     read_celo2,
     read_optimizer,
 )
-from nres.systems.learned_optimizer.export import located
+from nres.systems.learned_optimizer.export import is_shipped
 
 
 @explained
@@ -107,9 +107,9 @@ def evaluate_optimizer(
 
 def _opened(path: Path, best: bool, trust_code: bool) -> tuple[LearnableOptimizer, Any]:
     """Read an optimizer and its parameters from a file or from a run."""
-    path = located(path)
     if not path.is_dir():
-        return read_optimizer(path)[:2] if path.suffix == ".npz" else (Celo2(), read_celo2(path))
+        ours = path.suffix == ".npz" or is_shipped(path)
+        return read_optimizer(path)[:2] if ours else (Celo2(), read_celo2(path))
     run = Run.open(path, trust_code=trust_code)
     return learned_system(run).optimizer, run.newest(best=best)[1]
 

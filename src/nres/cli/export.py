@@ -17,7 +17,7 @@ from nres.systems.learned_optimizer import (
     read_optimizer,
     write_for,
 )
-from nres.systems.learned_optimizer.export import located
+from nres.systems.learned_optimizer.export import is_shipped
 
 
 @explained
@@ -46,7 +46,7 @@ def export(
             "for celo2.",
             metavar="FILE",
             rich_help_panel=EVERYDAY,
-            show_default="optimizer.npz or optimizer_LIBRARY, in the folder of RUN",
+            show_default="optimizer.npz or optimizer_LIBRARY, beside RUN or in its folder",
         ),
     ] = None,
     best: Best = False,
@@ -58,13 +58,13 @@ def export(
     """
     if to not in FORMATS:
         raise SettingsError(unknown("format", to, FORMATS))
-    given, run = run, located(run)
-    folder = run if run.is_dir() else given.parent
+    shipped = is_shipped(run) and not run.is_dir()
+    folder = run if run.is_dir() else run.parent
     name = "optimizer" if to == "optax" else f"optimizer_{to}"
     out = out or folder / f"{name}{FORMATS[to]}"
     if out.suffix != FORMATS[to]:
         raise SettingsError(f"--out must end in {FORMATS[to]} for {to}, got {out}.")
-    if run.is_file():
+    if shipped or run.is_file():
         if best:
             raise SettingsError(f"--best needs the folder of a run; {run} is a file.")
         if out.resolve() == run.resolve():

@@ -172,8 +172,9 @@ class EvolutionStrategy(Estimator):
 
     def block_size(self, theta):
         # A pool that forms the matrices has all parameters once per lane.
-        if self.noise.factored and getattr(self.pool, "lazy", False):
-            return execution.block_size(self.noise.size(theta), shared=True)
+        own = self.noise.size(learned(theta))
+        if self.pool.lazy and own < parameter_count(learned(theta)):
+            return execution.block_size(own, shared=True)
         return super().block_size(theta)
 
     def group_size(self, theta):
@@ -187,7 +188,7 @@ class EvolutionStrategy(Estimator):
     def linear_gain(self, theta):
         linear = self.shaping != SIGNS and not self.accumulates
         single = linear and getattr(self._sigma_shapes(), "shape", None) == ()
-        return self.noise.gain(theta) if single else None
+        return self.noise.gain(learned(theta)) if single else None
 
     def shaped(self, contributions):
         if self.shaping != SCALED:

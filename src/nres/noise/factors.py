@@ -33,22 +33,20 @@ class Factors(eqx.Module):
     def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
         """Add up the matrices with weights, as one product of two matrices.
 
-        Factors in half precision are multiplied in it and added up in single precision: that rounds
-        each worker's part by less than a hundredth, at random.
+        Factors in bfloat16 are multiplied in it and added up in single precision: that rounds each
+        worker's part by less than a hundredth, at random.
         """
-        # Weights of order 1, which half precision can hold.
-        largest = jnp.max(jnp.abs(weights))
-        unit = jnp.where(largest > 0, largest, 1)
-        a = (weights / unit)[:, None, None] * self.a.astype(weights.dtype)
-        product = jnp.einsum(
+        # The other half precision has too small a range.
+        dtype = self.a.dtype if self.a.dtype == jnp.bfloat16 else weights.dtype
+        a = weights[:, None, None] * self.a.astype(weights.dtype)
+        return jnp.einsum(
             "imr,inr->mn",
-            a.astype(self.a.dtype),
-            self.b,
+            a.astype(dtype),
+            self.b.astype(dtype),
             # Full precision: the matrix units' short floats would lose three digits.
             precision=jax.lax.Precision.HIGHEST,
             preferred_element_type=weights.dtype,
         )
-        return unit * product
 
     def squared_norms(self) -> Float[Array, " workers"]:
         """Return the squared Frobenius norm of each matrix."""
@@ -122,7 +120,7 @@ def moved_by(x: Float[Array, "*shape"], rows: Any) -> Any:
     """Return the sum of an array and each worker's noise, for one member."""
     if is_factors(rows):
         return Perturbed(x, rows.a[None].astype(x.dtype), rows.b.astype(x.dtype))
-    return (x[None] + rows)[None]
+    return (x[None] + rows.astype(x.dtype))[None]
 
 
 def share(theta: PyTree, workers: int) -> PyTree:

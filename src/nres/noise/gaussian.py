@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 
 from nres.noise.law import Noise, scale_rows
+from nres.system import parameter_count
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -30,6 +31,9 @@ class Gaussian(Noise):
             rows.append(normal[:, : leaf.size].reshape(-1, *leaf.shape))
         scaled = scale_rows(sigma, jax.tree.unflatten(structure, rows))
         return jax.tree.map(lambda row, leaf: row.astype(leaf.dtype), scaled, theta)
+
+    def gain(self, theta):
+        return parameter_count(theta) + 2.0
 
 
 def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:

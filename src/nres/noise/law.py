@@ -80,9 +80,9 @@ class Noise(eqx.Module):
     def gain(self, theta: Theta) -> float | None:
         r"""Return $E\lVert g_i \rVert^2 / \lVert g \rVert^2$ of a loss that is linear in the noise.
 
-        It is `None` if this ratio depends on the loss.
+        It is `None` if this ratio depends on the loss, or is not known.
         """
-        return parameter_count(theta) + 2.0
+        return None
 
     def perturb(self, theta: Theta, epsilon: PyTree) -> PyTree:
         r"""Return the parameters of each member on a new first axis: here $\theta \pm \epsilon$.

@@ -128,6 +128,10 @@ class Pool(abc.ABC):
     continued at any time, any number of times. Otherwise only the newest state can be
     continued."""
 
+    lazy: ClassVar[bool] = False
+    """True if the pool takes parameters in the forms of `nres.noise.factors`: perturbed matrices
+    that are not formed, and arrays that all unrolls share."""
+
     initial_theta: ClassVar[Callable[..., PyTree] | None] = None
     """`initial_theta(key)` returns the parameters to start from; `None` if the pool has none."""
 
@@ -238,8 +242,6 @@ class TraceablePool(Pool):
 
     traceable = True
     can_fork = True
-    lazy: ClassVar[bool] = False
-    """True if the pool takes perturbed matrices in factored form, `nres.noise.Perturbed`."""
 
     @abc.abstractmethod
     def begin(

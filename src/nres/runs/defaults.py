@@ -65,8 +65,8 @@ def resolve(system: str, method: str, **given: Any) -> Settings:
     } | given
     # Recorded, so that a run stays as it is if a later version has other defaults.
     for name, usual_value in DEFAULTS.items():
-        if name in accepts:
-            filled.setdefault(name, usual_value)
+        if name in accepts and filled.get(name) is None:
+            filled[name] = usual_value
     if "log_every" not in filled:
         filled["log_every"] = max(1, filled["updates"] // ENTRIES)
     if "eval_every" not in filled:

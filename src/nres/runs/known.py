@@ -16,6 +16,9 @@ class Preset:
     sigma: str | None = None
     period: int | None = None
     shaping: str | None = None
+    noise: str | None = None
+    """The law of the noise; `None` for the default."""
+    regenerate_noise: bool = False
     optimizer: str = "sgd"
     updates: int = 1000
 

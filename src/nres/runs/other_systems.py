@@ -123,7 +123,10 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
     "text": KnownSystem(
         "predict bytes with a large GRU, T = 1000",
         text,
-        {"nres": _text(), "tbptt": _text(sigma=None, workers=64, window=50, updates=5000)},
+        {
+            "nres": _text(noise="low-rank", regenerate_noise=True),
+            "tbptt": _text(sigma=None, workers=64, window=50, updates=5000),
+        },
         RecurrentNetwork,
     ),
     # The settings of Vicol et al. (ICML 2021), with pairs as workers.

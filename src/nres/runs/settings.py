@@ -141,7 +141,7 @@ class Settings:
         determines=True,
     )
     noise: str | None = setting(
-        "Draw independent noises, orthogonal ones where that pays, or matrices of rank 1.",
+        "Draw independent noises, orthogonal ones where that pays, or matrices of low rank.",
         one_of(LAWS),
         default=None,
         panel=ESTIMATOR,

@@ -17,8 +17,9 @@ from jaxtyping import Array
 from nres.policies import MLP, Linear
 from nres.pools.mujoco import MujocoPool
 from nres.system import Theta
-from nres.systems.learned_optimizer import LearnedOptimizerSystem, PerParameterMLP, Task
+from nres.systems.learned_optimizer import LearnedOptimizerSystem, Task
 from nres.systems.learned_optimizer.network import MEANS
+from nres.systems.learned_optimizer.optimizers import PerParameterNetwork
 
 # The standard deviation of a standard normal distribution truncated at two.
 _TRUNCATED = 0.87962566103423978
@@ -69,10 +70,10 @@ def optimizer_start(system: LearnedOptimizerSystem, seed: int) -> Theta:
     means come first.
 
     Args:
-        system: The system, whose optimizer is a `PerParameterMLP`.
+        system: The system, whose optimizer is a `PerParameterMLP` or a `LayeredMLP`.
         seed: The seed of the initial parameters.
     """
-    assert isinstance(system.optimizer, PerParameterMLP)
+    assert isinstance(system.optimizer, PerParameterNetwork)
     sizes, theta = system.optimizer.network.sizes, []
     shapes = list(itertools.pairwise(sizes))
     for i, matrix in enumerate(_matrices(seed, shapes)):

@@ -108,6 +108,12 @@ class Echo(Stream):
         return symbol(t), symbol(t - self.lag)
 
 
+def _manual() -> str:
+    from pydoc_data.topics import topics  # imported here, since it is large
+
+    return " ".join(topics[name] for name in sorted(topics))
+
+
 def python_manual() -> Int[np.ndarray, " length"]:
     """Return the reference manual that Python ships for `help()`, as 64 symbols.
 
@@ -121,27 +127,29 @@ def python_manual() -> Int[np.ndarray, " length"]:
         stream = recurrent.Sequence(text[:-1], text[1:])
         ```
     """
-    from pydoc_data.topics import topics  # imported here, since it is large
-
-    text = " ".join(topics[name] for name in sorted(topics)).upper()
-    codes = np.frombuffer(text.encode("utf-32-le"), np.int32) - ord(" ")
+    codes = np.frombuffer(_manual().upper().encode("utf-32-le"), np.int32) - ord(" ")
     return np.where((codes >= 0) & (codes < 64), codes, 0)
 
 
 def text_bytes(file: str | Path | None = None) -> Int[np.ndarray, " length"]:
     """Return the bytes of a file; by default, of the reference manual that Python ships.
 
+    Raises:
+        ValueError: If there is no such file.
+
     Example:
         ```python
         data = recurrent.text_bytes("book.txt")
         ```
     """
-    if file is not None:
-        return np.frombuffer(Path(file).expanduser().read_bytes(), np.uint8).astype(np.int32)
-    from pydoc_data.topics import topics  # imported here, since it is large
-
-    text = " ".join(topics[name] for name in sorted(topics))
-    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    if file is None:
+        content = _manual().encode()
+    else:
+        path = Path(file).expanduser()
+        if not path.is_file():
+            raise ValueError(f"there is no text at {path.absolute()}: give the path of a file.")
+        content = path.read_bytes()
+    return np.frombuffer(content, np.uint8).astype(np.int32)
 
 
 PRECISIONS = ("float32", "bfloat16")
@@ -153,7 +161,8 @@ class GRU(eqx.Module):
     Args:
         symbols: The number of different symbols.
         hidden: The number of hidden units.
-        precision: The precision of memory and matrix products; weights have single precision.
+        precision: The precision of memory and products: `"bfloat16"`, or `"float32"` for that of
+            the weights.
 
     Reference:
         Cho et al., *Learning Phrase Representations using RNN Encoder-Decoder*, EMNLP 2014.
@@ -259,28 +268,29 @@ class RecurrentNetwork(System):
         return (memory, place), self.loss(output, target)
 
 
-class TestedNetwork(RecurrentNetwork):
-    """A `RecurrentNetwork` whose `metrics` are losses on another stream.
+class HeldOutNetwork(RecurrentNetwork):
+    """A `RecurrentNetwork` that predicts symbols, and is tested on a stream that is held out.
+
+    Its `metrics` are the cross-entropy per step in bits, and the same in natural units.
 
     Args:
         cell: The network.
         stream: The inputs and targets.
-        test: Those of the test.
+        held_out: Those of the test.
         horizon: T, the number of steps in an episode.
-        loss: A function from an output and a target to a scalar.
     """
 
-    test: Stream
+    held_out: Stream
     metrics_steps: int = eqx.field(static=True)
 
-    def __init__(self, cell: Cell, stream: Stream, test: Stream, **options: Any):
-        super().__init__(cell, stream, **options)
-        self.test = test
+    def __init__(self, cell: Cell, stream: Stream, held_out: Stream, *, horizon: int):
+        super().__init__(cell, stream, horizon=horizon)
+        self.held_out = held_out
         self.metrics_steps = TEST_EPISODES * self.horizon
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
-        """Return the mean loss per step of some episodes of the test, in bits and as it is."""
-        system = RecurrentNetwork(self.cell, self.test, horizon=self.horizon, loss=self.loss)
+        """Return the mean cross-entropy of some episodes of the test, in bits and in nats."""
+        system = RecurrentNetwork(self.cell, self.held_out, horizon=self.horizon)
 
         def episode(key):
             def step(state, t):
@@ -327,7 +337,7 @@ def text(
     hidden: int = 512,
     horizon: int = 1000,
     precision: str = "bfloat16",
-) -> TestedNetwork:
+) -> HeldOutNetwork:
     """Return a `GRU` that predicts the next byte of a text; a tenth of the text is held out.
 
     Args:
@@ -340,8 +350,8 @@ def text(
     split = len(data) - len(data) // 10
     if len(data) // 10 <= horizon:
         raise ValueError(
-            f"the text must have more than {10 * horizon:,} bytes for episodes of {horizon:,}; "
-            f"it has {len(data):,}."
+            f"the text must have at least {10 * (horizon + 1):,} bytes for episodes of "
+            f"{horizon:,}, but has {len(data):,}: give a longer text or a smaller horizon."
         )
     train, test = (Sequence(part[:-1], part[1:]) for part in np.split(data, [split]))
-    return TestedNetwork(GRU(256, hidden, precision), train, test, horizon=horizon)
+    return HeldOutNetwork(GRU(256, hidden, precision), train, test, horizon=horizon)

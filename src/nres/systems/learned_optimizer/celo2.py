@@ -38,8 +38,7 @@ class Celo2(AveragingOptimizer):
     trained by Adam without bias correction, at $20\,\eta$.
 
     Of the three outputs only the first has an effect; published weights have all three. The user
-    brings the rate and its schedule: for optax, construct it with `lr=1.0`, and chain `as_optax`
-    with `optax.scale_by_schedule`.
+    brings the rate and its schedule, for optax as `as_optax(theta, lr=schedule)`.
 
     Raises:
         ValueError: If `lr` is not positive, or `weight_decay` is negative.
@@ -67,7 +66,7 @@ class Celo2(AveragingOptimizer):
         positive_number("weight_decay", self.weight_decay, zero=True)
         true_or_false("base", self.base)
 
-    def unit(self) -> "Celo2":
+    def with_unit_rate(self) -> "Celo2":
         return dataclasses.replace(self, lr=1.0)
 
     def initial_theta(self, key: Key[Array, ""]) -> Layers:

@@ -30,6 +30,7 @@ KINDS = {kind.__name__: kind for kind in _KINDS}
 FORMAT = 1
 # The maximal size of an optimizer's description, in bytes.
 LARGEST_DESCRIPTION = 1_000_000
+MOST_LAYERS = 1000
 SHIPPED = {"celo2": Path(__file__).parent / "shipped" / "celo2.npz"}
 """The files of optimizers that come with nres, by name; a card lies beside each."""
 
@@ -90,10 +91,9 @@ def _settings(optimizer: LearnableOptimizer) -> dict[str, Any]:
     return {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
 
 
-def located(path: str | Path) -> Path:
-    """Return the path of an optimizer, which can be the name of one that comes with nres."""
-    path = Path(path)
-    return path if path.exists() else SHIPPED.get(str(path), path)
+def is_shipped(path: str | Path) -> bool:
+    """Return true if this is the name of an optimizer that comes with nres, and of no file."""
+    return str(path) in SHIPPED and not Path(path).is_file()
 
 
 def read_optimizer(
@@ -110,9 +110,16 @@ def read_optimizer(
 
     Raises:
         OptimizerFileError: If the file does not hold this optimizer.
+        FileNotFoundError: If there is no such file.
     """
+    file = SHIPPED[str(path)] if is_shipped(path) else Path(path)
+    if not file.exists():
+        raise FileNotFoundError(
+            f"there is no file {path}, and no optimizer of this name comes with nres: there is "
+            f"{', '.join(SHIPPED)}."
+        )
     try:
-        with Archive(located(path)) as archive:
+        with Archive(file) as archive:
             return _read(archive, optimizer)
     except WeightsError as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}") from error
@@ -129,8 +136,8 @@ def _read(
         kind, settings, version, about = (description[name] for name in names)
         known = KINDS.get(kind)
         depth = settings.get("depth", 0)
-        if not isinstance(depth, int) or depth > len(archive.names):
-            raise ValueError(f"it names {depth} layers, but has {len(archive.names)} arrays")
+        if not isinstance(depth, int) or depth > MOST_LAYERS:
+            raise ValueError(f"it names {depth} layers; at most {MOST_LAYERS} are read")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise OptimizerFileError(f"{path} holds no optimizer of nres: {error}.") from error
     if version != FORMAT:
@@ -172,7 +179,7 @@ def load_optimizer(
     Args:
         path: A file of `save_optimizer` or `nres export`; or `"celo2"`, which comes with nres.
         optimizer: The optimizer that the parameters belong to, if it is a class of your own.
-        lr: The learning rate, or a schedule: a function of the step. For optimizers that choose the
+        lr: The learning rate, or a schedule: a function of the step. For optimizers that learn the
             size of their steps, a factor of it. By default, steps are as in training.
 
     Returns:

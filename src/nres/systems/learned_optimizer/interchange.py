@@ -22,9 +22,21 @@ from nres.systems.learned_optimizer.export import (
     save_optimizer,
 )
 from nres.systems.learned_optimizer.fusing import Layers
-from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
+from nres.systems.learned_optimizer.optimizers import (
+    LayeredMLP,
+    LearnableOptimizer,
+    PerParameterMLP,
+    PerParameterNetwork,
+)
 
 TEMPLATE = "foreign/torch_optimizer.py"
+# The optimizers that exist for torch, and their names there.
+TORCH: Mapping[type, str] = {
+    Celo2: "Celo2",
+    AdafactorMLP: "AdafactorMLP",
+    PerParameterMLP: "PerParameterMLP",
+    LayeredMLP: "PerParameterMLP",
+}
 # Modules that the template imports.
 TAKEN = ("json", "math", "pathlib", "torch")
 # The number of inputs in each of the groups in which others store the first layer of Celo2.
@@ -89,8 +101,10 @@ def load_torch_optimizer(path: str | Path) -> Callable[..., Any]:
     """
     learnable, theta, _ = read_optimizer(path)
     content = _for_torch(learnable, theta)
-    from nres.systems.learned_optimizer.foreign.torch_optimizer import LearnedOptimizer
-
+    try:
+        from nres.systems.learned_optimizer.foreign.torch_optimizer import LearnedOptimizer
+    except ImportError as error:
+        raise ImportError("load_torch_optimizer needs PyTorch: pip install torch.") from error
     return functools.partial(LearnedOptimizer, weights=content)
 
 
@@ -230,9 +244,12 @@ def write_for(
 
 def _for_torch(optimizer: LearnableOptimizer, theta: Theta) -> bytes:
     """Return the weights and a description, as the module for torch reads them."""
-    # What a subclass changes does not matter in torch.
-    kind = PerParameterMLP if isinstance(optimizer, PerParameterMLP) else type(optimizer)
-    about = {"optimizer": kind.__name__, "settings": json.dumps(_settings(optimizer))}
+    if type(optimizer) not in TORCH:
+        raise OptimizerFileError(
+            f"{type(optimizer).__name__} cannot be written for torch: only "
+            f"{', '.join(kind.__name__ for kind in TORCH)} can."
+        )
+    about = {"optimizer": TORCH[type(optimizer)], "settings": json.dumps(_settings(optimizer))}
     return _safetensors(_layers_by_name(optimizer, theta), about)
 
 
@@ -250,14 +267,10 @@ def _layers_by_name(optimizer: LearnableOptimizer, theta: Theta) -> Arrays:
     elif isinstance(optimizer, AdafactorMLP):
         layers = theta["layers"]
         decays = {f"decays.{name}": theta[name] for name in ("momenta", "second", "factored")}
-    elif isinstance(optimizer, PerParameterMLP):
+    else:
+        assert isinstance(optimizer, PerParameterNetwork)
         pairs = optimizer.layers(theta)
         layers = [{"weight": np.asarray(w), "bias": np.asarray(b)} for w, b in pairs]
-    else:
-        raise OptimizerFileError(
-            f"{type(optimizer).__name__} cannot be written for torch: only Celo2, AdafactorMLP "
-            "and PerParameterMLP can."
-        )
     named = {f"layers.{i}.{k}": layer[k] for i, layer in enumerate(layers) for k in layer}
     return {name: np.asarray(array, np.float32) for name, array in {**named, **decays}.items()}
 

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from nres.checks import positive_number
 from nres.system import Theta
 from nres.systems.learned_optimizer.dense import initial_weight
 from nres.systems.learned_optimizer.dispatch import network_step
@@ -73,8 +74,8 @@ class LearnableOptimizer(eqx.Module):
             The change to add to `params`, and the new accumulators.
         """
 
-    def unit(self) -> "LearnableOptimizer":
-        """Return this optimizer with a learning rate of 1, if it has one."""
+    def with_unit_rate(self) -> "LearnableOptimizer":
+        """Return this optimizer with 1 as the learning rate that is not learned, if it has one."""
         return self
 
     def as_optax(
@@ -84,7 +85,7 @@ class LearnableOptimizer(eqx.Module):
 
         Args:
             theta: The optimizer's parameters.
-            lr: The learning rate, or a schedule: a function of the step. For optimizers that choose
+            lr: The learning rate, or a schedule: a function of the step. For optimizers that learn
                 the size of their steps, a factor of it. By default, steps are as in training.
 
         Returns:
@@ -115,8 +116,10 @@ class LearnableOptimizer(eqx.Module):
 
         if lr is None:
             return optax.GradientTransformation(init, update)
+        if not callable(lr) and not isinstance(lr, jax.Array):
+            lr = positive_number("lr", lr, zero=True)
         scale = optax.scale_by_schedule(lr) if callable(lr) else optax.scale(lr)
-        return optax.chain(self.unit().as_optax(theta), scale)
+        return optax.chain(self.with_unit_rate().as_optax(theta), scale)
 
 
 class OptaxState(NamedTuple):
@@ -220,7 +223,71 @@ class Adam(LearnableOptimizer):
         return jax.tree.map(step, first, second), (first, second)
 
 
-class PerParameterMLP(LearnableOptimizer):
+class PerParameterNetwork(LearnableOptimizer):
+    """Base class of optimizers with a small network that is applied to each parameter of a model.
+
+    Raises:
+        ValueError: If `width` or `depth` is less than 1.
+    """
+
+    width: int = eqx.field(static=True, default=32)
+    """The width of the hidden layers, which have ReLU. The defaults have 1,762 parameters;
+    `width=128` has 19,330."""
+    depth: int = eqx.field(static=True, default=2)
+    """The number of hidden layers."""
+
+    def __check_init__(self):
+        if self.width < 1 or self.depth < 1:
+            raise ValueError(
+                f"width and depth must be at least 1, got {self.width} and {self.depth}."
+            )
+
+    @abc.abstractmethod
+    def arranged(self, weights: Float[Array, " d"]) -> Theta:
+        """Return all weights, given in one vector, as the parameters of this optimizer."""
+
+    @abc.abstractmethod
+    def layers(self, theta: Theta) -> list[tuple[Array, Array]]:
+        """Return the matrix and the bias of each layer."""
+
+    @abc.abstractmethod
+    def changes(self, theta: Theta, tensors: tuple[int, ...], inputs: Inputs) -> Result:
+        """Apply the network; the arguments are those of `network_step`."""
+
+    @property
+    def network(self) -> Network:
+        """The shape of the network, and the layout of its weights in a vector."""
+        return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
+
+    def initial_theta(self, key: Key[Array, ""]) -> Theta:
+        network, weights = self.network, []
+        keys = jax.random.split(key, self.depth + 1)
+        for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
+            weights += [initial_weight(k, (inputs * outputs,), inputs), jnp.zeros(outputs)]
+        return self.arranged(jnp.concatenate(weights))
+
+    def init(self, params: Params) -> Float[Array, "6 size"]:
+        return jnp.zeros((MEANS, sum(leaf.size for leaf in jax.tree.leaves(params))))
+
+    def update(self, theta, grads, state, params, t):
+        leaves, structure = jax.tree.flatten(params)
+        tensors = tuple(leaf.size for leaf in leaves)
+        inputs = Inputs(
+            time_inputs(t, jax.tree.leaves(theta)[0].dtype),
+            _joined(jax.tree.leaves(grads)),
+            _joined(leaves),
+            state,
+        )
+        change, state = self.changes(theta, tensors, inputs)
+        parts = jnp.split(change, np.cumsum(tensors)[:-1])
+        updates = [
+            part.reshape(leaf.shape).astype(leaf.dtype)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, updates), state
+
+
+class PerParameterMLP(PerParameterNetwork):
     r"""A small network that is applied to each parameter of the model and computes its change.
 
     For every parameter of the model, its inputs are six running means of the gradient with decays
@@ -237,77 +304,31 @@ class PerParameterMLP(LearnableOptimizer):
         optimizers*, ICML 2019; Li et al., NeurIPS 2023, Section 5.2.
     """
 
-    width: int = eqx.field(static=True, default=32)
-    """The width of the hidden layers, which have ReLU. The defaults have 1,762 parameters;
-    `width=128` has 19,330."""
-    depth: int = eqx.field(static=True, default=2)
-    """The number of hidden layers."""
+    # In one vector, estimators and optimizers update the weights with one kernel instead of six.
+    def arranged(self, weights: Float[Array, " d"]) -> Float[Array, " d"]:
+        return weights
 
-    def __check_init__(self):
-        if self.width < 1 or self.depth < 1:
-            raise ValueError(
-                f"width and depth must be at least 1, got {self.width} and {self.depth}."
-            )
-
-    @property
-    def network(self) -> Network:
-        """The shape of the network, and the layout of its weights in `theta`."""
-        return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
-
-    def initial_theta(self, key: Key[Array, ""]) -> Theta:
-        network, theta = self.network, []
-        keys = jax.random.split(key, self.depth + 1)
-        for k, inputs, outputs in zip(keys, network.sizes, network.sizes[1:], strict=False):
-            theta += [initial_weight(k, (inputs * outputs,), inputs), jnp.zeros(outputs)]
-        # In one vector, estimators and optimizers update it with one kernel instead of six.
-        return self.arranged(jnp.concatenate(theta))
-
-    def arranged(self, theta: Float[Array, " d"]) -> Theta:
-        """Return all weights, given in one vector, as this optimizer has them."""
-        return theta
-
-    def layers(self, theta: Theta) -> list[tuple[Array, Array]]:
-        """Return the matrix and the bias of each layer."""
+    def layers(self, theta):
         return self.network.layers(theta)
 
-    def init(self, params: Params) -> Float[Array, "6 size"]:
-        return jnp.zeros((MEANS, sum(leaf.size for leaf in jax.tree.leaves(params))))
-
-    def update(self, theta, grads, state, params, t):
-        leaves, structure = jax.tree.flatten(params)
-        tensors = tuple(leaf.size for leaf in leaves)
-        inputs = Inputs(
-            time_inputs(t, jax.tree.leaves(theta)[0].dtype),
-            _joined(jax.tree.leaves(grads)),
-            _joined(leaves),
-            state,
-        )
-        change, state = self._changed(tensors, theta, inputs)
-        parts = jnp.split(change, np.cumsum(tensors)[:-1])
-        updates = [
-            part.reshape(leaf.shape).astype(leaf.dtype)
-            for part, leaf in zip(parts, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, updates), state
-
-    def _changed(self, tensors: tuple[int, ...], theta: Theta, inputs: Inputs) -> Result:
+    def changes(self, theta, tensors, inputs):
         return network_step(self.network, tensors, theta, inputs)
 
 
-class LayeredMLP(PerParameterMLP):
+class LayeredMLP(PerParameterNetwork):
     """`PerParameterMLP` whose parameters are a matrix and a bias per layer.
 
     Noise that depends on matrices, like `nres.noise.LowRank`, sees none in the vector of a
     `PerParameterMLP`. The price is time: the kernels for GPUs need the vector.
     """
 
-    def arranged(self, theta: Float[Array, " d"]) -> Theta:
-        return [{"weight": weight, "bias": bias} for weight, bias in self.network.layers(theta)]
+    def arranged(self, weights: Float[Array, " d"]) -> list[dict[str, Array]]:
+        return [{"weight": weight, "bias": bias} for weight, bias in self.network.layers(weights)]
 
-    def layers(self, theta: Theta) -> list[tuple[Array, Array]]:
+    def layers(self, theta):
         return [(layer["weight"], layer["bias"]) for layer in theta]
 
-    def _changed(self, tensors, theta, inputs):
+    def changes(self, theta, tensors, inputs):
         return layered_step(self.layers(theta), tensors, inputs)
 
 

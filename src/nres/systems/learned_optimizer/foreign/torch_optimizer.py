@@ -34,7 +34,8 @@ class LearnedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, params, lr=None, weight_decay=None, weights=None):
-        weights = weights or pathlib.Path(__file__).with_suffix(".safetensors")
+        if weights is None:
+            weights = pathlib.Path(__file__).with_suffix(".safetensors")
         weights, about = read_weights(weights)
         self.rule = RULES[about["optimizer"]](weights, json.loads(about["settings"]))
         lr = self.rule.lr if lr is None else lr
