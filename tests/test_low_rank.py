@@ -381,3 +381,13 @@ def test_a_run_goes_on_as_if_uninterrupted(tmp_path, regenerate):
         runs.execute(created("parts", 3))
         parts = runs.execute(runs.Run.open(tmp_path / "parts"), updates=6)
     jax.tree.map(np.testing.assert_array_equal, whole.result.theta, parts.result.theta)
+
+
+def test_the_preset_of_a_large_model_needs_little_memory():
+    settings = runs.resolve("text", "nres")
+    assert (settings.noise, settings.regenerate_noise) == ("low-rank", True)
+    assert runs.resolve("text", "nres", noise="gaussian").noise == "gaussian"
+    estimator, theta = (getattr(runs.build(settings), name) for name in ("estimator", "theta"))
+    estimator.check(theta)
+    carry = jax.eval_shape(estimator.init, theta, KEY).carry
+    assert sum(leaf.size for leaf in jax.tree.leaves(carry)) < 0.01 * 8192 * 1_312_512

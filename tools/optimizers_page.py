@@ -122,6 +122,18 @@ def celo2_tasks() -> str:
     return table(["", *names, "speedup"], rows)
 
 
+def celo2_wins() -> str:
+    tasks = load("celo2-trained/evaluation/evaluation.json")["tasks"]
+    losses = [
+        {name: row["final_loss"] for name, row in task["optimizers"].items()}
+        for task in tasks.values()
+    ]
+    others = [name for name in losses[0] if name != "celo2"]
+    wins = {name: sum(loss["celo2"] < loss[name] for loss in losses) for name in others}
+    counts = ", ".join(f"{name} on {count}" for name, count in wins.items())
+    return f"Of the {len(tasks)} tasks, it ends below {counts}."
+
+
 PARTS = (
     learned_speed,
     tuned_optimizers,
@@ -130,4 +142,5 @@ PARTS = (
     celo2_methods,
     celo2_training,
     celo2_tasks,
+    celo2_wins,
 )

@@ -310,7 +310,8 @@ def place(device: dict[str, Any]) -> str:
     """Name a device in words."""
     if device["backend"] != "cpu":
         return str(device["kind"])
-    return f"{device['processors']} CPU cores" if "processors" in device else "CPU"
+    count = device.get("processors")
+    return "CPU" if count is None else "1 CPU core" if count == 1 else f"{count} CPU cores"
 
 
 def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
