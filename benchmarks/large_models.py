@@ -4,8 +4,9 @@ python benchmarks/large_models.py [--quick] [--out FOLDER]
 
 *Inference* runs as many lanes with one shared set of parameters: the ceiling, since nothing is
 perturbed and nothing is learned. *Gaussian* is NRES with a noise in full for every worker, where
-that fits. Every token passes through three n x n matrices. The last column is the memory of one
-estimate with noise of low rank in the compiler's plan: parameters, states, noises, and all between.
+that fits. Every token passes through three n x n matrices. The last column is the number of
+bytes that the compiler plans for one estimate with noise of low rank: arguments, results and
+temporary arrays.
 """
 
 from collections.abc import Callable
@@ -82,6 +83,7 @@ def planned_bytes(estimator: nres.NRES, theta: Any) -> int:
     """Return the bytes of one estimate in the compiler's plan."""
     state = jax.eval_shape(estimator.init, theta, jax.random.key(1))
     plan = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
+    assert plan is not None
     return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
 
 

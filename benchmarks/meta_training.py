@@ -3,7 +3,7 @@
 python benchmarks/meta_training.py [--quick] [--out FOLDER]
 
 *Bare* is one compiled function in plain JAX that trains as many models for as many steps, with the
-same gradients and the same optimizer, whose parameters differ among lanes: no noise, no ends of
+same gradients and the same optimizer, with a copy of its parameters per lane: no noise, no ends of
 episodes, no estimates. The *floor* is the time for the products of matrices alone, at the speed of
 large products on the same device.
 """

@@ -104,8 +104,9 @@ def celo2_training() -> str:
     last = entries[-1]
     return (
         f"{last['total_steps'] / 1e6:,.0f} million training steps took "
-        f"{last['seconds'] / 60:.1f} minutes on an H200 that other runs shared; the mean loss fell "
-        f"from {entries[0]['value']:.2f} to {best['value']:.2f}"
+        f"{last['seconds'] / 60:.1f} minutes on an H200. The weights are those of the best of "
+        f"{len(entries)} evaluations, after {best['total_steps'] / 1e6:,.0f} million steps: the "
+        f"mean loss is {best['value']:.2f}, from {entries[0]['value']:.2f} at the start"
     )
 
 
@@ -118,8 +119,9 @@ def celo2_tasks() -> str:
         losses = [found[each]["final_loss"] for each in names]
         best = min(loss for loss in losses if loss is not None)
         texts = [f"**{loss_text(x)}**" if x == best else loss_text(x) for x in losses]
-        rows.append([f"{name}: {task['what']}", *texts, times_text(found["celo2"])])
-    return table(["", *names, "speedup"], rows)
+        times = [times_text(found[each]) for each in ("celo2", "Adam")]
+        rows.append([f"{name}: {task['what']}", *texts, *times])
+    return table(["", *names, "speedup of celo2", "speedup of Adam"], rows)
 
 
 def celo2_wins() -> str:

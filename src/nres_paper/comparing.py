@@ -247,8 +247,8 @@ def _fits(comparison: Comparison, run: FinishedRun, quick: bool = False) -> bool
 def best_rate(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) -> str:
     """Return the learning rate with which the first seed of a method does best.
 
-    That is the rate with which it reaches the level first and, if it never does, the one with the
-    lowest value.
+    That is the rate with which it reaches the level first; among equals, or if it never does, the
+    one with the lowest value.
     """
     tried = [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
 

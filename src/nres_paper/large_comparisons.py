@@ -22,9 +22,10 @@ _NOT_PUBLISHED = "No paper makes these statements: they say what was expected be
 LARGE_COMPARISONS: Mapping[str, Comparison] = {
     "text": Comparison(
         label="",
-        claim="A recurrent network with 1.3 million parameters learns to predict the next byte of "
-        "a text with NRES and noise of rank 1: better than the frequencies of bytes and of pairs "
-        "of bytes, and worse than with truncated backpropagation.",
+        claim="The aim is that NRES with noise of rank 1 trains a recurrent network of 1.3 million "
+        "parameters to predict the next byte of a text: better than the frequencies of single "
+        "bytes and of pairs of bytes do, and worse than the same network after truncated "
+        "backpropagation.",
         system="text",
         tier="gpu",
         axis="total_steps",
@@ -52,8 +53,8 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
     ),
     "lopt-rank": Comparison(
         label="",
-        claim="A learned optimizer with d = 19,330 learns as well with noise of low rank as with "
-        "Gaussian noise.",
+        claim="The aim is that a learned optimizer with d = 19,330 learns as well with noise of "
+        "low rank as with Gaussian noise.",
         system="learned-optimizer",
         options={"width": 128, "layered": True},
         tier="gpu",

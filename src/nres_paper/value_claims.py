@@ -66,7 +66,7 @@ class Better:
 
 @dataclasses.dataclass(frozen=True)
 class NoWorse:
-    """The claim that a method ends with at most a little more than another; in no paper."""
+    """The claim that a method ends with at most `NEAR` times the value of another; in no paper."""
 
     name: str
     than: str

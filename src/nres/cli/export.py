@@ -46,7 +46,7 @@ def export(
             "for celo2.",
             metavar="FILE",
             rich_help_panel=EVERYDAY,
-            show_default="optimizer.npz or optimizer_LIBRARY, beside RUN or in its folder",
+            show_default="optimizer.npz or optimizer_LIBRARY, in RUN or beside it",
         ),
     ] = None,
     best: Best = False,
@@ -66,7 +66,7 @@ def export(
         raise SettingsError(f"--out must end in {FORMATS[to]} for {to}, got {out}.")
     if shipped or run.is_file():
         if best:
-            raise SettingsError(f"--best needs the folder of a run; {run} is a file.")
+            raise SettingsError(f"--best needs the folder of a run, and {run} is not one.")
         if out.resolve() == run.resolve():
             raise SettingsError(f"--out {out} is the file to export: choose another.")
         optimizer, theta, about = read_optimizer(run)

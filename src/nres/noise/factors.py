@@ -33,10 +33,10 @@ class Factors(eqx.Module):
     def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
         """Add up the matrices with weights, as one product of two matrices.
 
-        Factors in bfloat16 are multiplied in it and added up in single precision: that rounds each
-        worker's part by less than a hundredth, at random.
+        Products of factors in bfloat16 are added up in single precision. Rounding the weighted
+        factors changes a worker's part by less than 0.4%.
         """
-        # The other half precision has too small a range.
+        # The range of float16 is too small for weighted factors.
         dtype = self.a.dtype if self.a.dtype == jnp.bfloat16 else weights.dtype
         a = weights[:, None, None] * self.a.astype(weights.dtype)
         return jnp.einsum(

@@ -80,7 +80,8 @@ class Noise(eqx.Module):
     def gain(self, theta: Theta) -> float | None:
         r"""Return $E\lVert g_i \rVert^2 / \lVert g \rVert^2$ of a loss that is linear in the noise.
 
-        It is `None` if this ratio depends on the loss, or is not known.
+        Here $g_i$ is the estimate of one worker, and $g$ its mean. The ratio may be wrong by 1%; it
+        is `None` if it depends on the loss by more, or is not known.
         """
         return None
 

@@ -67,8 +67,8 @@ class LowRank(Noise):
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self._factors, theta)))
 
     def gain(self, theta: Theta) -> float | None:
-        # With Gaussian noise, a leaf adds 2 to d; an m x n matrix of rank r adds 2 (m + n + 1) / r
-        # more. Which leaf matters depends on the gradient, but little if all add little.
+        # If the gradient lies in one leaf, the ratio is d + 2 for Gaussian noise, and 2 (m + n + 1)
+        # / r more for an m x n matrix. The middle stands for all if they are within 1% of it.
         leaves = jax.tree.leaves(jax.eval_shape(self._factors, theta), is_leaf=is_factors)
         added = [
             2 + 2 * (x.a.shape[0] + x.b.shape[0] + 1) / self.rank if is_factors(x) else 2.0

@@ -32,7 +32,7 @@ def write_optimizer(
     about = {"settings": run.settings.to_json(), "versions": run.config["versions"]}
     written = write_for(to, out, system.optimizer, theta, about)
     card = out.with_suffix(".md")
-    write_text(card, _card(run, system, updates, theta, out.name, to))
+    write_text(card, _card(run, system, updates, theta, out.name, to, best))
     return *written, card
 
 
@@ -59,7 +59,13 @@ optimizer = Celo2{settings}.as_optax(read_celo2("{name}"))""",
 
 
 def _card(
-    run: Run, system: LearnedOptimizerSystem, updates: int, theta: Theta, name: str, to: str
+    run: Run,
+    system: LearnedOptimizerSystem,
+    updates: int,
+    theta: Theta,
+    name: str,
+    to: str,
+    best: bool,
 ) -> str:
     """Return a description of an optimizer in Markdown: its use, training and results."""
     settings, metrics = run.settings, run.metrics
@@ -71,7 +77,9 @@ def _card(
         f"# {name}",
         "",
         f"A learned optimizer ({type(system.optimizer).__name__}, {size:,} parameters), trained "
-        f"with {settings.method} for {updates:,} updates.",
+        f"with {settings.method} for {updates:,} updates."
+        + " These are the parameters of the run's best evaluation."
+        * best,
         "",
         "```python",
         _USES[to].format(
@@ -103,7 +111,7 @@ def _card(
         if values.size:
             lines.append(f"- {column[5:]}: {values[-1]:.5g} (at the start {values[0]:.5g})")
     lines += _evaluated(run, system, theta)
-    lines += ["", "## Settings", ""]
+    lines += ["", "## Settings of the meta-training", ""]
     used = settings.to_json()
     fields = ["method", "workers", "window", "sigma", "optimizer", "lr", "seed"]
     fields += [field for field in ("warmup", "clip") if used[field] is not None]

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Preset: default settings of a method on a system."""
+    """Default settings of a method on a system."""
 
     lr: str
     """The learning rate, as `nres.Piecewise.parse` reads it."""

@@ -199,6 +199,8 @@ def evaluation_page(result: Mapping[str, Any]) -> str:
         "",
         f"Every optimizer trained the model of each task for {result['steps']:,} steps from "
         f"{result['seeds']} initial models, with each of its learning rates, and the best counts. "
+        "Rates fall linearly to zero, except that of schedule-free AdamW. The training loss is the "
+        "mean over the last 5% of the steps. "
         "The speedup is the number of steps that Adam with the best constant rate takes to reach "
         "the same training loss, divided by the steps made.",
     ]

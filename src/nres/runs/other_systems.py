@@ -11,7 +11,7 @@ from nres.runs.known import KnownSystem, Preset
 from nres.systems import BraxEnvironment, InfluenceBalancing, ToySchedule, TrainingRun
 from nres.systems.hyperparameters import RidgePenalty, many_hyperparameters, rate_and_decay
 from nres.systems.learned_optimizer import Celo2, LearnedOptimizerSystem, small_images_task
-from nres.systems.recurrent import RecurrentNetwork, characters, echo, text
+from nres.systems.recurrent import HeldOutNetwork, RecurrentNetwork, characters, echo, text
 
 
 def celo2_system(
@@ -127,7 +127,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
             "nres": _text(noise="low-rank", regenerate_noise=True),
             "tbptt": _text(sigma=None, workers=64, window=50, updates=5000),
         },
-        RecurrentNetwork,
+        HeldOutNetwork,
     ),
     # The settings of Vicol et al. (ICML 2021), with pairs as workers.
     "influence-balancing": KnownSystem(

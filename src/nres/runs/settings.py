@@ -145,7 +145,7 @@ class Settings:
         one_of(LAWS),
         default=None,
         panel=ESTIMATOR,
-        default_text="orthogonal",
+        default_text="from the preset, else orthogonal",
         choices=tuple(LAWS),
         commands=("train", "compare"),
         determines=True,
@@ -174,6 +174,7 @@ class Settings:
         of_type(bool, "true or false"),
         default=False,
         panel=ESTIMATOR,
+        default_text="from the preset, else off",
     )
     optimizer: str = setting(
         f"Follow the gradients with this optax optimizer: {', '.join(OPTIMIZERS)}.",

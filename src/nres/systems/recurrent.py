@@ -134,6 +134,9 @@ def python_manual() -> Int[np.ndarray, " length"]:
 def text_bytes(file: str | Path | None = None) -> Int[np.ndarray, " length"]:
     """Return the bytes of a file; by default, of the reference manual that Python ships.
 
+    Args:
+        file: The path of the file.
+
     Raises:
         ValueError: If there is no such file.
 
@@ -161,8 +164,11 @@ class GRU(eqx.Module):
     Args:
         symbols: The number of different symbols.
         hidden: The number of hidden units.
-        precision: The precision of memory and products: `"bfloat16"`, or `"float32"` for that of
-            the weights.
+        precision: `"bfloat16"` for memory and products in bfloat16; `"float32"` for the precision
+            of the weights, whatever it is.
+
+    Raises:
+        ValueError: If `precision` is none of these.
 
     Reference:
         Cho et al., *Learning Phrase Representations using RNN Encoder-Decoder*, EMNLP 2014.
@@ -196,7 +202,7 @@ class GRU(eqx.Module):
         return jnp.zeros(self.hidden, self._dtype(theta))
 
     def _dtype(self, theta: dict[str, Array]) -> Any:
-        """Return the precision of products; that of weights, unless another is chosen."""
+        """Return the precision of memory and products."""
         return theta["bias"].dtype if self.precision == "float32" else jnp.dtype(self.precision)
 
     def step(
@@ -271,22 +277,24 @@ class RecurrentNetwork(System):
 class HeldOutNetwork(RecurrentNetwork):
     """A `RecurrentNetwork` that predicts symbols, and is tested on a stream that is held out.
 
-    Its `metrics` are the cross-entropy per step in bits, and the same in natural units.
+    Its `metrics` are the cross-entropy per step in bits (`bits`) and in nats (`loss`).
 
     Args:
         cell: The network.
         stream: The inputs and targets.
-        held_out: Those of the test.
+        held_out: The inputs and targets of the test.
         horizon: T, the number of steps in an episode.
     """
 
     held_out: Stream
-    metrics_steps: int = eqx.field(static=True)
 
     def __init__(self, cell: Cell, stream: Stream, held_out: Stream, *, horizon: int):
         super().__init__(cell, stream, horizon=horizon)
         self.held_out = held_out
-        self.metrics_steps = TEST_EPISODES * self.horizon
+
+    @property
+    def metrics_steps(self) -> int:  # type: ignore[override]
+        return TEST_EPISODES * self.horizon
 
     def metrics(self, theta: Theta, key: Key[Array, ""]) -> dict[str, Float[Array, ""]]:
         """Return the mean cross-entropy of some episodes of the test, in bits and in nats."""
@@ -345,6 +353,9 @@ def text(
         hidden: The number of hidden units.
         horizon: T, the number of bytes in an episode.
         precision: The precision of products, `bfloat16` or `float32`.
+
+    Raises:
+        ValueError: If there is no such file, or its text is too short for episodes of this length.
     """
     data = text_bytes(file)
     split = len(data) - len(data) // 10

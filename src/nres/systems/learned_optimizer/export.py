@@ -115,8 +115,8 @@ def read_optimizer(
     file = SHIPPED[str(path)] if is_shipped(path) else Path(path)
     if not file.exists():
         raise FileNotFoundError(
-            f"there is no file {path}, and no optimizer of this name comes with nres: there is "
-            f"{', '.join(SHIPPED)}."
+            f"there is no file {path}, and no optimizer of this name comes with nres: give the "
+            f"path of a file, or one of these names: {', '.join(SHIPPED)}."
         )
     try:
         with Archive(file) as archive:
@@ -187,6 +187,8 @@ def load_optimizer(
 
     Raises:
         OptimizerFileError: If the file does not hold this optimizer.
+        FileNotFoundError: If there is no such file.
+        ValueError: If `lr` is negative.
 
     Example:
         ```python

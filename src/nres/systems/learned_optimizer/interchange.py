@@ -92,6 +92,7 @@ def load_torch_optimizer(path: str | Path) -> Callable[..., Any]:
 
     Raises:
         OptimizerFileError: If the file holds no optimizer that exists for torch.
+        FileNotFoundError: If there is no such file.
         ImportError: If torch is not installed.
 
     Example:

@@ -75,7 +75,7 @@ class LearnableOptimizer(eqx.Module):
         """
 
     def with_unit_rate(self) -> "LearnableOptimizer":
-        """Return this optimizer with 1 as the learning rate that is not learned, if it has one."""
+        """Return this optimizer with a fixed learning rate of 1, if it has a fixed one."""
         return self
 
     def as_optax(
@@ -316,10 +316,10 @@ class PerParameterMLP(PerParameterNetwork):
 
 
 class LayeredMLP(PerParameterNetwork):
-    """`PerParameterMLP` whose parameters are a matrix and a bias per layer.
+    """A `PerParameterMLP` whose parameters are a matrix and a bias per layer.
 
     Noise that depends on matrices, like `nres.noise.LowRank`, sees none in the vector of a
-    `PerParameterMLP`. The price is time: the kernels for GPUs need the vector.
+    `PerParameterMLP`. On GPUs it is slower, because the kernels need the vector.
     """
 
     def arranged(self, weights: Float[Array, " d"]) -> list[dict[str, Array]]:
