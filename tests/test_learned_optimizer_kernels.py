@@ -1,19 +1,21 @@
 """The kernels of learned optimizers against plain JAX, interpreted on the CPU."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nres.systems.learned_optimizer import convolutional, dense, dispatch, network
+from nres.systems.learned_optimizer import convolutional, dense, dispatch, fusing, network
 from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
 from nres.systems.learned_optimizer.kernels import dense as dense_kernels
 from nres.systems.learned_optimizer.kernels.network import fused_step
 from nres.systems.learned_optimizer.network import Inputs, Network, fusable, plain_step
 from small_tasks import KEY, blobs, inputs
 
+SLOW = pytest.mark.slow
 BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
 
 
@@ -40,18 +42,6 @@ def test_the_network_kernels_are_plain_jax():
     assert not fusable(network, thetas[0], half)
 
 
-def test_the_kernels_have_the_derivatives_of_plain_jax():
-    network, tensors = Network((19, 16, 2)), (5, 2)
-    theta = jax.random.normal(KEY, (network.size,)) / 4
-    given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
-    for derivative in (jax.jacfwd, jax.jacrev):
-        plain, fused = (
-            jax.jit(derivative(lambda th, f=f: f(network, tensors, th, given)[0]))(theta)
-            for f in (plain_step, fused_step)
-        )
-        np.testing.assert_allclose(fused, plain, rtol=1e-4, atol=1e-8)
-
-
 @pytest.mark.slow
 def test_the_kernels_of_the_model_are_plain_jax():
     params = jax.vmap(functools.partial(dense.init_dense, (4, 20, 3)))(jax.random.split(KEY, 2))
@@ -75,12 +65,6 @@ def test_the_kernels_of_the_model_are_plain_jax():
         certain = jax.tree.map(lambda x: x.at[0].set(jnp.inf) if x.shape == (2, 3) else x, large)
         np.testing.assert_array_equal(fused(certain, batch), plain(certain, batch))
     assert (found["capped"] < found["cross-entropy"]).all()
-    one = jax.tree.map(lambda x: x[0], params)
-    plain, fused = (
-        jax.jit(jax.grad(lambda p, f=f: f("cross-entropy", p, batch)))(one)
-        for f in (dense.plain_loss, dense_kernels.fused_loss)
-    )
-    jax.tree.map(close, fused, plain)
 
 
 @pytest.mark.slow
@@ -103,52 +87,119 @@ def test_the_kernels_of_convolutions_are_plain_jax():
 
 
 @pytest.mark.slow
-def test_the_loss_with_convolutions_has_the_derivatives_of_plain_jax():
+def test_the_loss_with_convolutions_is_plain_jax():
     params = convolutional.init_convolutional(1, 2, KEY)
     images = jax.random.randint(KEY, (2, 32, 32, 3), 0, 256).astype(jnp.uint8)
     images = images.at[0].set(0)  # with no bias yet, nothing but zeros goes into the ReLU
     batch = images, jnp.asarray([4, 9], jnp.uint8)
     assert convolutional.fusable(params)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-    at = functools.partial(jax.jvp, primals=(params,), tangents=(params,))
     for name in ("loss", "gradient"):
         plain = getattr(convolutional, f"plain_{name}")
         fused = getattr(convolutional_kernels, f"fused_{name}")
         if name == "loss":
             plain, fused = (functools.partial(f, "capped") for f in (plain, fused))
         jax.tree.map(close, jax.jit(fused)(params, batch), jax.jit(plain)(params, batch))
-        plain, fused = (jax.jit(lambda f=f: at(lambda p: f(p, batch)))() for f in (plain, fused))
-        jax.tree.map(close, fused, plain)
+
+
+PERCEPTRON = dense.init_dense((4, 20, 3), KEY)
+SMALL = jnp.arange(64, dtype=jnp.uint8).reshape(16, 2, 2, 1), jnp.ones(16, jnp.uint8)
+LARGE = jnp.zeros((2, 32, 32, 3), jnp.uint8), jnp.zeros(2, jnp.uint8)
+SHAPE, TENSORS = Network((19, 16, 2)), (5, 2)
+
+
+def one_model():
+    """The inputs of the network for one model of seven parameters."""
+    return jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
+
+
+def choices():
+    """The functions that have kernels, with arguments, by the module that says if these apply."""
+    images = convolutional.init_convolutional(1, 2, KEY)
+    theta = jax.random.normal(KEY, (SHAPE.size,)) / 4
+    step = functools.partial(dispatch.network_step, SHAPE, TENSORS)
+    return {
+        dense: [
+            (functools.partial(dispatch.dense_loss, "capped"), PERCEPTRON, SMALL),
+            (dispatch.dense_gradient, PERCEPTRON, SMALL),
+        ],
+        convolutional: [
+            (functools.partial(dispatch.convolutional_loss, "accuracy"), images, LARGE),
+            (dispatch.convolutional_gradient, images, LARGE),
+        ],
+        network: [(step, theta, one_model())],
+    }
+
+
+def with_a_gpu(patch):
+    """Trace programs as on a machine that has an NVIDIA GPU."""
+    for module in (dispatch, fusing):
+        patch.setattr(module, "has_nvidia", lambda: True)
+
+
+def fresh(function):
+    """Compile a function anew, although JAX may have traced it for another machine."""
+    return jax.jit(lambda *arguments: function(*arguments))
+
+
+def lowered(function, *arguments):
+    return fresh(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_kernels_are_chosen_where_they_apply(monkeypatch):
-    perceptron = dense.init_dense((4, 20, 3), KEY)
-    images = convolutional.init_convolutional(1, 2, KEY)
-    small = jnp.zeros((16, 2, 2, 1), jnp.uint8), jnp.zeros(16, jnp.uint8)
-    large = jnp.zeros((2, 32, 32, 3), jnp.uint8), jnp.zeros(2, jnp.uint8)
-    shape = Network((19, 16, 2))
-    given = jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
-    choices = {
-        dense: [
-            lambda: dispatch.dense_loss("capped", perceptron, small),
-            lambda: dispatch.dense_gradient(perceptron, small),
-        ],
-        convolutional: [
-            lambda: dispatch.convolutional_loss("accuracy", images, large),
-            lambda: dispatch.convolutional_gradient(images, large),
-        ],
-        network: [lambda: dispatch.network_step(shape, (5, 2), jnp.zeros(shape.size), given)],
-    }
+    def has_kernel(choice):
+        return "pallas_call" in str(jax.make_jaxpr(lambda: choice[0](*choice[1:]))())
 
-    def has_kernel(function):
-        return "pallas_call" in str(jax.make_jaxpr(lambda: function())())
-
-    for module, functions in choices.items():
+    for module, functions in choices().items():
         assert not any(map(has_kernel, functions))
         with monkeypatch.context() as patch:
-            patch.setattr(dispatch, "on_nvidia", lambda: True)
+            with_a_gpu(patch)
             assert all(map(has_kernel, functions))
             patch.setattr(module, "fusable", lambda *arguments: False)
             assert not any(map(has_kernel, functions))
-    monkeypatch.setattr(dispatch, "on_nvidia", lambda: True)
-    assert not has_kernel(lambda: dispatch.dense_loss("accuracy", perceptron, small))
+    with_a_gpu(monkeypatch)
+    assert not has_kernel((functools.partial(dispatch.dense_loss, "accuracy"), PERCEPTRON, SMALL))
+
+
+@pytest.mark.parametrize("module", [dense, pytest.param(convolutional, marks=SLOW), network])
+def test_the_platform_of_a_program_chooses_the_kernels(module, monkeypatch):
+    """As an exported optimizer on the CPU of a machine that has a GPU needs it."""
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    for function, *given in choices()[module]:
+        plain = fresh(function)(*given)
+        with monkeypatch.context() as patch:
+            with_a_gpu(patch)
+            assert "triton" in lowered(function, *given)
+            compiled = fresh(function).lower(*given).compile()
+            assert "conditional" not in compiled.as_text()
+            jax.tree.map(close, compiled(*given), plain)
+            jax.tree.map(close, function(*given), plain)  # not compiled by the caller
+
+
+def test_derivatives_are_those_of_plain_jax(monkeypatch):
+    given = one_model()
+    theta = jax.random.normal(KEY, (SHAPE.size,)) / 4
+
+    def step(function):
+        return lambda theta: function(SHAPE, TENSORS, theta, given)[0]
+
+    with_a_gpu(monkeypatch)
+    for derivative in (jax.jacfwd, jax.jacrev):
+        plain, chosen = (derivative(step(f)) for f in (plain_step, dispatch.network_step))
+        assert "triton" not in lowered(chosen, theta)
+        np.testing.assert_allclose(jax.jit(chosen)(theta), jax.jit(plain)(theta), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [262_144, 2_000_000])
+def test_kernels_can_have_many_lanes(lanes, monkeypatch):
+    """A GPU allows 65,535 programs in all but the first dimension of a grid."""
+    with_a_gpu(monkeypatch)
+    for function, *given in [choice for of in choices().values() for choice in of]:
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((lanes, *x.shape), x.dtype), given)
+        text = lowered(jax.vmap(function), *shapes)
+        grids = re.findall(r"grid_x = (\d+) .*?grid_y = (\d+) .*?grid_z = (\d+) ", text)
+        assert grids
+        for x, y, z in grids:
+            assert lanes <= int(x) * int(y) * int(z)
+            assert int(x) < 2**31
+            assert max(int(y), int(z)) < 2**16

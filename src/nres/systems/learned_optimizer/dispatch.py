@@ -1,56 +1,55 @@
-"""The choice between kernels for NVIDIA GPUs and plain JAX.
+"""The choice between kernels for NVIDIA GPUs and plain JAX, made when a program is lowered.
 
-Both give the same numbers up to rounding. The kernels are imported where they are used, because
-importing Pallas is slow.
+Both give the same numbers up to rounding. A computation on the CPU of a machine with a GPU uses
+plain JAX. The kernels are imported where they are used, because importing Pallas is slow.
 """
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
 from nres.systems.learned_optimizer import convolutional, dense
 from nres.systems.learned_optimizer import network as network_module
-from nres.systems.learned_optimizer.fusing import Batch, Layers
+from nres.systems.learned_optimizer.fusing import Batch, Layers, has_nvidia
 from nres.systems.learned_optimizer.network import Inputs, Network, Result
-
-
-def on_nvidia() -> bool:
-    """Return true if computations run on an NVIDIA GPU, which the kernels need."""
-    return jax.default_backend() == "gpu" and "NVIDIA" in jax.devices()[0].device_kind
 
 
 def convolutional_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """Compute a convolutional network's mean loss on a batch, one of `losses.LOSSES`."""
-    if on_nvidia() and convolutional.fusable(params):
+    if has_nvidia() and convolutional.fusable(params):
         from nres.systems.learned_optimizer.kernels.convolutional import fused_loss
 
-        return fused_loss(what, params, batch)
+        return _fused(fused_loss, convolutional.plain_loss, (what,), params, batch)
     return convolutional.plain_loss(what, params, batch)
 
 
 def convolutional_gradient(params: Layers, batch: Batch) -> Layers:
     """Compute the gradient of a convolutional network's mean cross-entropy."""
-    if on_nvidia() and convolutional.fusable(params):
+    if has_nvidia() and convolutional.fusable(params):
         from nres.systems.learned_optimizer.kernels.convolutional import fused_gradient
 
-        return fused_gradient(params, batch)
+        return _fused(fused_gradient, convolutional.plain_gradient, (), params, batch)
     return convolutional.plain_gradient(params, batch)
 
 
 def dense_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
     """Compute a perceptron's mean loss on a batch, one of `losses.LOSSES`."""
-    if what != "accuracy" and on_nvidia() and dense.fusable(params, batch):
+    if what != "accuracy" and has_nvidia() and dense.fusable(params, batch):
         from nres.systems.learned_optimizer.kernels.dense import fused_loss
 
-        return fused_loss(what, params, batch)
+        return _fused(fused_loss, dense.plain_loss, (what,), params, batch)
     return dense.plain_loss(what, params, batch)
 
 
 def dense_gradient(params: Layers, batch: Batch) -> Layers:
     """Compute the gradient of a perceptron's mean cross-entropy."""
-    if on_nvidia() and dense.fusable(params, batch):
+    if has_nvidia() and dense.fusable(params, batch):
         from nres.systems.learned_optimizer.kernels.dense import fused_gradient
 
-        return fused_gradient(params, batch)
+        return _fused(fused_gradient, dense.plain_gradient, (), params, batch)
     return dense.plain_gradient(params, batch)
 
 
@@ -72,8 +71,28 @@ def network_step(
     Returns:
         The change of each parameter, and the new running means.
     """
-    if on_nvidia() and network_module.fusable(network, theta, inputs):
+    if has_nvidia() and network_module.fusable(network, theta, inputs):
         from nres.systems.learned_optimizer.kernels.network import fused_step
 
-        return fused_step(network, tensors, theta, inputs)
+        fixed = network, tensors
+        return _fused(fused_step, network_module.plain_step, fixed, theta, inputs)
     return network_module.plain_step(network, tensors, theta, inputs)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _fused(fused: Callable, plain: Callable, fixed: tuple, *arrays: Any) -> Any:
+    """Compute `plain(*fixed, *arrays)`, on an NVIDIA GPU with the kernels of `fused`.
+
+    Derivatives are those of `plain`. Compiled, so that JAX looks where the arrays are.
+    """
+    return jax.lax.platform_dependent(
+        *arrays,
+        cuda=functools.partial(fused, *fixed),
+        default=functools.partial(plain, *fixed),
+    )
+
+
+@_fused.defjvp
+def _(fused, plain, fixed, primals, tangents):
+    return jax.jvp(functools.partial(plain, *fixed), primals, tangents)

@@ -1,7 +1,5 @@
 """Helpers that the kernels for GPUs share."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -14,9 +12,17 @@ Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, " batch"]]
 """Images in bytes, and their labels."""
 
 
+def has_nvidia() -> bool:
+    """Return true if JAX can use an NVIDIA GPU, which the kernels need."""
+    try:
+        return bool(jax.devices("cuda"))
+    except RuntimeError:
+        return False
+
+
 def interpreted() -> bool:
     """Return true if kernels are interpreted, for tests on a CPU."""
-    return jax.default_backend() == "cpu"
+    return not has_nvidia()
 
 
 def precision() -> Any:
@@ -37,24 +43,3 @@ def padded_size(size: int) -> int:
 def relu(x: Array) -> Array:
     """Apply ReLU and keep NaN, which the maximum instruction of a GPU would hide."""
     return jnp.where(x < 0, 0.0, x)
-
-
-def derivatives_of(plain: Callable, static: int = 0) -> Callable[[Callable], Callable]:
-    """Give a faster version of `plain` the derivatives of `plain`.
-
-    Args:
-        plain: The same computation in plain JAX.
-        static: The number of leading arguments that are not arrays.
-    """
-
-    def decorate(fast: Callable) -> Callable:
-        function = jax.custom_jvp(fast, nondiff_argnums=tuple(range(static)))
-
-        @function.defjvp
-        def _(*arguments):
-            *fixed, primals, tangents = arguments
-            return jax.jvp(functools.partial(plain, *fixed), primals, tangents)
-
-        return function
-
-    return decorate

@@ -10,11 +10,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.convolutional import block_loss, plain_gradient, plain_loss
+from nres.systems.learned_optimizer.convolutional import block_loss
 from nres.systems.learned_optimizer.fusing import (
     Batch,
     Layers,
-    derivatives_of,
     interpreted,
     padded_size,
     precision,
@@ -32,15 +31,13 @@ CHUNK = 32
 SIGN = jnp.int16
 
 
-@derivatives_of(plain_loss, static=1)
 def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute `convolutional_loss` with kernels; derivatives are those of `plain_loss`."""
+    """Compute `convolutional_loss` with kernels."""
     return block_loss(fused_block, what, params, batch)
 
 
-@derivatives_of(plain_gradient)
 def fused_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute `convolutional_gradient` with kernels; derivatives are those of `plain_gradient`."""
+    """Compute `convolutional_gradient` with kernels."""
     return jax.grad(functools.partial(block_loss, fused_block, "cross-entropy"))(params, batch)
 
 

@@ -12,11 +12,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.dense import apply_dense, plain_gradient, plain_loss
+from nres.systems.learned_optimizer.dense import apply_dense
 from nres.systems.learned_optimizer.fusing import (
     Batch,
     Layers,
-    derivatives_of,
     interpreted,
     padded_size,
 )
@@ -25,16 +24,14 @@ from nres.systems.learned_optimizer.losses import cap
 WARPS = 8
 
 
-@derivatives_of(plain_loss, static=1)
 def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
-    """Compute `dense_loss` in one kernel; derivatives are those of `plain_loss`."""
+    """Compute `dense_loss` in one kernel."""
     shapes = jax.ShapeDtypeStruct((1,), jnp.float32)
     return _call(functools.partial(_loss_kernel, what=what), params, batch, [shapes])[0][0]
 
 
-@derivatives_of(plain_gradient)
 def fused_gradient(params: Layers, batch: Batch) -> Layers:
-    """Compute `dense_gradient` in one kernel; derivatives are those of `plain_gradient`."""
+    """Compute `dense_gradient` in one kernel."""
     leaves, structure = jax.tree.flatten(params)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
     return jax.tree.unflatten(structure, _call(_gradient_kernel, params, batch, shapes))

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.fusing import derivatives_of, interpreted, precision, relu
+from nres.systems.learned_optimizer.fusing import interpreted, precision, relu
 from nres.systems.learned_optimizer.network import (
     DECAYS,
     MEANS,
@@ -18,18 +18,16 @@ from nres.systems.learned_optimizer.network import (
     Network,
     Result,
     parameter_change,
-    plain_step,
 )
 
 
-@derivatives_of(plain_step, static=2)
 def fused_step(
     network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
 ) -> Result:
     """Compute `network_step` with two kernels for GPUs.
 
     The first brings the running means up to date and measures the tensors; the second applies
-    the network. Derivatives are those of `plain_step`.
+    the network.
     """
     time, grad, param, means = inputs
     call = functools.partial(pl.pallas_call, interpret=interpreted())
