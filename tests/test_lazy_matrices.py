@@ -1,5 +1,8 @@
 """Perturbed matrices that act as arrays: every operation against the formed matrix."""
 
+import functools
+import math
+import re
 import warnings
 
 import jax
@@ -10,15 +13,20 @@ import pytest
 import nres
 from helpers import normal, slow, slow_except
 from nres.noise.factors import Perturbed
+from nres.noise.low_rank import split_shape
 from nres.pools import MaterialisedWarning
 from nres.pools.lazy import lazily
 
 
-def matrix(dtype=float, shape=(5, 7), rank=2):
-    m, n = shape
-    return Perturbed(
-        normal(0, shape, dtype), normal(1, (m, rank), dtype), normal(2, (n, rank), dtype)
-    )
+def perturbed(shape, dtype=float, rank=2, lanes=()):
+    """A perturbed array whose first or last axis stands alone."""
+    rows, columns = split_shape(shape)
+    a, b = ((*lanes, *part, rank) for part in (rows, columns))
+    return Perturbed(normal(0, shape, dtype), normal(1, a, dtype), normal(2, b, dtype))
+
+
+def matrix(dtype=float):
+    return perturbed((5, 7), dtype)
 
 
 @jax.custom_vjp
@@ -63,6 +71,66 @@ OPERATIONS = {
     "converted": lambda w: normal(3, (5,)).astype(jnp.float32) @ w.astype(jnp.float32),
     "with itself": lambda w: jnp.tanh(normal(3, (5,), w.dtype) @ w) @ w.T,
 }
+
+
+def convolved(x, kernel, layouts=("NHWC", "HWIO", "NHWC"), **options):
+    return jax.lax.conv_general_dilated(
+        *(x, kernel), window_strides=(2, 1), padding="SAME", dimension_numbers=layouts, **options
+    )
+
+
+def layers(x, weights):
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x @ w), x, weights)
+
+
+# Operations on arrays with more axes, with their shapes.
+STACK, HEADS, KERNEL = (3, 5, 5), (6, 2, 4), (3, 2, 4, 6)
+LARGER = {
+    "scan over layers": (STACK, lambda w: layers(normal(3, (2, 5), w.dtype), w)),
+    "backwards": (
+        STACK,
+        lambda w: jax.lax.scan(
+            lambda x, w: (w @ x, None), normal(3, (5,), w.dtype), w, reverse=True
+        ),
+    ),
+    "one layer": (STACK, lambda w: normal(3, (5,), w.dtype) @ w[1]),
+    "a drawn layer": (STACK, lambda w: normal(3, (5,), w.dtype) @ w[jnp.argmax(normal(4, (3,)))]),
+    "chosen layers": (
+        STACK,
+        lambda w: jnp.einsum("kbi,kij->kbj", normal(3, (2, 4, 5), w.dtype), w[jnp.asarray([2, 0])]),
+    ),
+    "all layers": (
+        STACK,
+        lambda w: jnp.einsum("lbi,lij->lbj", normal(3, (3, 2, 5), w.dtype), w),
+    ),
+    "all layers, transposed": (
+        STACK,
+        lambda w: jnp.einsum("lij,lbj->bli", w, normal(3, (3, 2, 5), w.dtype)),
+    ),
+    "the same input": (STACK, lambda w: jnp.einsum("bi,lij->lbj", normal(3, (2, 5), w.dtype), w)),
+    "mapped": (STACK, lambda w: jax.vmap(jnp.dot)(normal(3, (3, 2, 5), w.dtype), w)),
+    "heads": (HEADS, lambda w: jnp.einsum("td,dhk->thk", normal(3, (3, 6), w.dtype), w)),
+    "heads together": (
+        (2, 4, 6),
+        lambda w: jnp.einsum("thk,hkd->td", normal(3, (3, 2, 4), w.dtype), w),
+    ),
+    "one head": (HEADS, lambda w: normal(3, (3, 6), w.dtype) @ w[:, 1]),
+    "every other input": (HEADS, lambda w: normal(3, (3, 3), w.dtype) @ w[::2, 0]),
+    "axes in another order": (
+        HEADS,
+        lambda w: jnp.tensordot(w.transpose(1, 2, 0), normal(3, (6, 3), w.dtype), 1),
+    ),
+    "part of the axes": (HEADS, lambda w: w[2]),
+    "convolution": (KERNEL, lambda w: convolved(normal(3, (2, 8, 7, 4), w.dtype), w)),
+    "convolution, channels first": (
+        (6, 4, 3, 2),
+        lambda w: convolved(normal(3, (2, 4, 8, 7), w.dtype), w, ("NCHW", "OIHW", "NCHW")),
+    ),
+    "dilated convolution": (
+        KERNEL,
+        lambda w: convolved(normal(3, (2, 8, 7, 4), w.dtype), w, rhs_dilation=(2, 1)),
+    ),
+}
 # Operations without a cheap way.
 OTHERS = {
     "sum": lambda w: w.sum(),
@@ -93,6 +161,36 @@ def test_operations_agree_with_the_formed_matrix(operation, x64):
         if found.dtype == jnp.float32:
             tolerance = 2e-5
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+QUICK_LARGER = ("scan over layers", "chosen layers", "heads together", "convolution")
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("case", slow_except(QUICK_LARGER, LARGER))
+def test_arrays_with_more_axes_agree_and_lanes_share_them(case, x64):
+    shape, operation = case
+    for dtype, tolerance in ((jnp.float64, 1e-12), (jnp.float32, 2e-5)):
+        w = perturbed(shape, dtype)
+        found, expected = lazily(operation)(w), operation(w.dense())
+        close = functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance)
+        jax.tree.map(close, found, expected)
+    lanes = perturbed(shape, jnp.float32, lanes=(31,))
+
+    def one(a, b):
+        return lazily(operation)(Perturbed(w.base, a, b))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = str(jax.make_jaxpr(jax.vmap(one))(lanes.a, lanes.b))
+    sizes = [
+        math.prod(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)
+    ]
+    assert 31 * w.base.size not in sizes
+    expected = jax.vmap(lambda a, b: operation(Perturbed(w.base, a, b).dense()))(lanes.a, lanes.b)
+    found = jax.vmap(one)(lanes.a, lanes.b)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    jax.tree.map(close, found, expected)
 
 
 @pytest.mark.usefixtures("strict")

@@ -43,6 +43,27 @@ class Recurrence(nres.System):
         return theta | {"bias": jnp.zeros(8, dtype)}
 
 
+class Layers(nres.System):
+    """Stacked layers, a projection with two axes, and a convolution."""
+
+    horizon: int = 6
+
+    def init(self, theta, key):
+        return jnp.ones((3, 8))
+
+    def step(self, state, theta, t, key):
+        state, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), state, theta["layers"])
+        heads = jnp.einsum("td,dhk->thk", state, theta["heads"])
+        signal = jax.lax.conv_general_dilated(
+            *(heads, theta["kernel"], (1,), "SAME"), dimension_numbers=("NWC", "WIO", "NWC")
+        )
+        return state, jnp.mean((signal - 0.5) ** 2)
+
+    def initial_theta(self, key=None):
+        shapes = {"layers": (3, 8, 8), "heads": (8, 4, 5), "kernel": (3, 5, 6)}
+        return {name: 0.4 * normal(i, s) for i, (name, s) in enumerate(shapes.items())}
+
+
 class DensePool(nres.JaxPool):
     """The same pool, but with matrices that are formed."""
 
@@ -80,6 +101,21 @@ def test_estimates_are_those_of_formed_matrices(make):
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=1e-4), left, right
         )
+
+
+@pytest.mark.usefixtures("strict")
+def test_arrays_with_more_axes_have_low_rank_too():
+    theta = Layers().initial_theta()
+    noise = LowRank(1)
+    assert noise.size(theta) == (3 * 8 + 8) + (8 + 4 * 5) + (3 * 5 + 6)
+    lazy, formed = (
+        estimates(ESTIMATORS["NRES"](pool, noise=noise), theta, 2)
+        for pool in (nres.JaxPool(Layers()), DensePool(Layers()))
+    )
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=1e-4)
+    for left, right in zip(lazy, formed, strict=True):
+        assert jax.tree.map(jnp.shape, left) == jax.tree.map(jnp.shape, theta)
+        jax.tree.map(close, left, right)
 
 
 @pytest.mark.slow
@@ -157,6 +193,26 @@ def test_the_law_has_the_moments_of_sigma():
     np.testing.assert_allclose(drawn["w"].squared_norms(), norms, rtol=1e-4)
     np.testing.assert_allclose(np.asarray(drawn["b"]).std(), 0.3, rtol=0.02)
     assert LowRank(2).size(theta) == 2 * 11 + 4
+
+
+def test_a_stack_has_the_law_of_one_matrix():
+    """Its layers share columns of noise, so only products of four elements could tell."""
+    keys = jax.random.split(KEY, 20_000)
+    number = jnp.zeros(len(keys), jnp.int32)
+    drawn = LowRank(1).draw(keys, number, jnp.full(len(keys), 0.3), jnp.zeros((3, 4, 5)))
+    assert (drawn.a.shape[1:], drawn.b.shape[1:]) == ((3, 4, 1), (5, 1))
+    w = np.asarray(drawn.full())
+    assert w.shape == (20_000, 3, 4, 5)
+    norms = np.square(w).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose(drawn.squared_norms(), norms, rtol=1e-4)
+    weights = np.asarray(normal(9, (len(keys),)))
+    expected = np.tensordot(weights, w, axes=1)
+    np.testing.assert_allclose(drawn.weighted_sum(jnp.asarray(weights)), expected, atol=2e-3)
+    w = w.reshape(len(keys), -1)
+    error = np.sqrt((9 - 1) / len(keys))  # the fourth moment of products of normal numbers is 9
+    np.testing.assert_allclose((w**2).mean(axis=0), 0.09, atol=5 * 0.09 * error)
+    assert np.abs(np.corrcoef(w.T) - np.eye(60)).max() < 0.06
+    assert LowRank(1).gain(jnp.zeros((3, 4, 5))) == (12 + 2) * (5 + 2)
 
 
 @pytest.mark.parametrize("rank", [1, 3])

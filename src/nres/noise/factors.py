@@ -1,10 +1,12 @@
 r"""Matrices in factored form: noise of low rank, and parameters perturbed by it.
 
 A worker's noise for an $m \times n$ matrix is $A B^\top$ with $r$ columns in $A$ and in $B$, which
-takes $(m + n)\, r$ numbers instead of $m n$. Nothing here forms the matrix, except `full` and
-`dense`.
+takes $(m + n)\, r$ numbers instead of $m n$. An array with more axes counts as a matrix whose rows
+have several axes (`a` has these, and the rank behind them), or whose columns do. Nothing here forms
+the matrix, except `full` and `dense`.
 """
 
+import string
 from typing import Any, TypeGuard
 
 import equinox as eqx
@@ -18,8 +20,8 @@ from nres.system import at_least_single
 class Factors(eqx.Module):
     r"""Matrices $A_i B_i^\top$, one per worker, in place of an array of rows."""
 
-    a: Float[Array, "*workers m rank"]
-    b: Float[Array, "*workers n rank"]
+    a: Float[Array, "*workers_and_rows rank"]
+    b: Float[Array, "*workers_and_columns rank"]
 
     def scaled(self, factor: Float[Array, " workers"]) -> "Factors":
         """Multiply each worker's matrix by a number."""
@@ -28,9 +30,9 @@ class Factors(eqx.Module):
                 "noise of low rank has one sigma per matrix: give sigma as numbers, not as arrays."
             )
         a = self.a.astype(at_least_single(self.a.dtype))
-        return Factors(factor[:, None, None].astype(a.dtype) * a, self.b)
+        return Factors(_per_worker(factor.astype(a.dtype), a), self.b)
 
-    def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "m n"]:
+    def weighted_sum(self, weights: Float[Array, " workers"]) -> Float[Array, "*shape"]:
         """Add up the matrices with weights, as one product of two matrices.
 
         Products of factors in bfloat16 are added up in single precision. Rounding the weighted
@@ -38,25 +40,37 @@ class Factors(eqx.Module):
         """
         # The range of float16 is too small for weighted factors.
         dtype = self.a.dtype if self.a.dtype == jnp.bfloat16 else weights.dtype
-        a = weights[:, None, None] * self.a.astype(weights.dtype)
-        return jnp.einsum(
+        a = _per_worker(weights, self.a.astype(weights.dtype))
+        total = jnp.einsum(
             "imr,inr->mn",
-            a.astype(dtype),
-            self.b.astype(dtype),
+            _as_matrix(a.astype(dtype)),
+            _as_matrix(self.b.astype(dtype)),
             # Full precision: the matrix units' short floats would lose three digits.
             precision=jax.lax.Precision.HIGHEST,
             preferred_element_type=weights.dtype,
         )
+        return total.reshape(*self.a.shape[1:-1], *self.b.shape[1:-1])
 
     def squared_norms(self) -> Float[Array, " workers"]:
         """Return the squared Frobenius norm of each matrix."""
-        wide = [x.astype(at_least_single(x.dtype)) for x in (self.a, self.b)]
+        wide = [_as_matrix(x.astype(at_least_single(x.dtype))) for x in (self.a, self.b)]
         first, second = (jnp.einsum("imr,ims->irs", x, x) for x in wide)
         return jnp.sum(first * second, axis=(1, 2))
 
-    def full(self) -> Float[Array, "workers m n"]:
+    def full(self) -> Float[Array, "*workers_and_shape"]:
         """Return the matrices themselves."""
-        return jnp.einsum("imr,inr->imn", self.a, self.b)
+        product = jnp.einsum("imr,inr->imn", _as_matrix(self.a), _as_matrix(self.b))
+        return product.reshape(*self.a.shape[:-1], *self.b.shape[1:-1])
+
+
+def _per_worker(factor: Float[Array, " workers"], a: Array) -> Array:
+    """Multiply the part of each worker by a number."""
+    return jnp.expand_dims(factor, range(1, a.ndim)) * a
+
+
+def _as_matrix(x: Array) -> Float[Array, "workers rows rank"]:
+    """Join the axes between workers and rank."""
+    return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
 class Perturbed(eqx.Module):
@@ -64,18 +78,22 @@ class Perturbed(eqx.Module):
 
     # Arrays; or, where axes are named, numbers and `None`.
     base: Any
-    """W, of shape (m, n)."""
+    """W; its first axes are rows, the others columns."""
     a: Any
     """A, with axes of members and workers in front."""
     b: Any
     """B, with an axis of workers in front: members differ in `a` alone."""
 
-    def dense(self) -> Float[Array, "*lanes m n"]:
+    def dense(self) -> Float[Array, "*lanes_and_shape"]:
         """Return the matrices themselves, added up in at least single precision."""
         wide = at_least_single(self.base.dtype)
         base, a, b = (x.astype(wide) for x in (self.base, self.a, self.b))
-        b = jnp.broadcast_to(b, (*a.shape[:-2], *b.shape[-2:]))
-        product = jnp.einsum("...mr,...nr->...mn", a, b)
+        # `b` has as many axes of lanes as `a`, or one less.
+        lanes = (a.ndim + b.ndim - base.ndim - 1) // 2
+        rows = a.ndim - lanes - 1
+        letters = string.ascii_lowercase[: base.ndim]
+        b = jnp.broadcast_to(b, (*a.shape[:lanes], *b.shape[rows - base.ndim - 1 :]))
+        product = jnp.einsum(f"...{letters[:rows]}Z,...{letters[rows:]}Z->...{letters}", a, b)
         return (jnp.broadcast_to(base, product.shape) + product).astype(self.base.dtype)
 
 

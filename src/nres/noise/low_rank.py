@@ -18,10 +18,12 @@ class LowRank(Noise):
 
     The elements of $A$ ($m \times r$) and $B$ ($n \times r$) are independent standard normal
     numbers, so the elements of $\epsilon$ have mean 0 and variance $\sigma^2$ and are uncorrelated.
-    Leaves of $\theta$ that are not matrices have Gaussian noise, and so have matrices that are too
-    small to gain. A worker stores $(m + n)\, r$ numbers per matrix instead of $m n$. In an
-    `nres.JaxPool`, products with the perturbed matrix are products with $W$, which all workers
-    share, plus a correction from $A$ and $B$: the system needs no change.
+    A leaf with more axes counts as a matrix, too: its first or its last axis stands alone,
+    whichever takes fewer numbers, so a stack of matrices has one $B$ for all. Vectors have Gaussian
+    noise, and so have matrices that are too small to gain. A worker stores $(m + n)\, r$ numbers
+    per matrix instead of $m n$. In an `nres.JaxPool`, products with the perturbed matrix are
+    products with $W$, which all workers share, plus a correction from $A$ and $B$: the system needs
+    no change.
 
     With $\epsilon / \sigma^2$ as weight, estimates are unbiased for the gradient if the loss
     responds linearly or quadratically to the noise. Otherwise their mean differs from the gradient
@@ -71,7 +73,7 @@ class LowRank(Noise):
         # / r more for an m x n matrix. The middle stands for all if they are within 1% of it.
         leaves = jax.tree.leaves(jax.eval_shape(self._factors, theta), is_leaf=is_factors)
         added = [
-            2 + 2 * (x.a.shape[0] + x.b.shape[0] + 1) / self.rank if is_factors(x) else 2.0
+            2 + 2 * ((x.a.size + x.b.size) / self.rank + 1) / self.rank if is_factors(x) else 2.0
             for x in leaves
         ]
         count = parameter_count(theta)
@@ -83,9 +85,21 @@ class LowRank(Noise):
         """Return arrays like the noise of one worker."""
 
         def factors(x):
-            if x.ndim != 2 or sum(x.shape) * self.rank >= x.size:
+            shapes = split_shape(x.shape)
+            if shapes is None or sum(map(math.prod, shapes)) * self.rank >= x.size:
                 return x
-            m, n = x.shape
-            return Factors(jnp.zeros((m, self.rank), x.dtype), jnp.zeros((n, self.rank), x.dtype))
+            return Factors(*(jnp.zeros((*shape, self.rank), x.dtype) for shape in shapes))
 
         return jax.tree.map(factors, theta)
+
+
+def split_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Split the axes of an array into those of rows and of columns, with few numbers in all.
+
+    Returns:
+        The two shapes, or `None` if there are fewer than two axes.
+    """
+    if len(shape) < 2:
+        return None
+    splits = [(shape[:at], shape[at:]) for at in (len(shape) - 1, 1)]
+    return min(splits, key=lambda parts: sum(map(math.prod, parts)))
