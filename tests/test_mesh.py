@@ -1,12 +1,18 @@
 """Workers on several devices: the same results, whatever their number."""
 
+import re
+
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import nres
 from helpers import THETA, Faller, Spiral, as_users_run, raises_naming
+from nres.estimators import computing
+from nres.estimators.values import PARTS
 from numpy_pool import NumpyPool
 from table import mesh
 
@@ -63,6 +69,40 @@ def test_one_device_needs_no_mesh():
     state = estimator.init(THETA[Faller], KEY)
     grad = estimator.estimate(THETA[Faller], state).grad
     assert grad.devices() == {jax.devices()[3]}
+
+
+class Sum(nres.System):
+    horizon: int = 12
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        state = 0.9 * state + theta.sum()
+        return state, state**2
+
+
+def collectives(placement):
+    """The types and kinds of what devices exchange in one compiled estimate."""
+    estimator = nres.NRES(Sum(), workers=8, window=4, sigma=0.1, placement=placement)
+    theta = jnp.ones(29)
+    state = estimator.init(theta, KEY)
+    lowered = eqx.filter_jit(computing.compute_estimate).lower(estimator, theta, state)
+    text = lowered.lowered.compile().as_text()
+    return re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-permute)\(", text)
+
+
+def test_devices_exchange_one_sum_of_gradients_and_a_few_numbers():
+    other = jax.make_mesh((1,), ("workers",), devices=jax.devices()[3:4])
+    assert collectives(nres.placement.Local()) == collectives(nres.placement.Devices(other)) == []
+    for devices in (2, 4, 8):
+        found = collectives(on(devices))
+        assert {kind for _, kind in found} == {"all-reduce"}
+        assert len(found) <= 6
+        # The gradient is all of it that is as long as theta: the rest are single numbers.
+        sizes = [int(size) for of, _ in found for size in re.findall(r"\[(\d+)\]", of)]
+        assert sizes.count(29) == 1
+        assert max(size for size in sizes if size != 29) <= PARTS
 
 
 def test_workers_and_pools_that_do_not_fit_are_refused():
