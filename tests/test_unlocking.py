@@ -8,7 +8,7 @@ import pytest
 
 import nres
 from helpers import THETA, Wave
-from nres.updates import Chunks, CompiledUpdates, float_names, lift_update
+from nres.updates import Chunks, CompiledUpdates, float_names, integer_names, lift_update
 
 KEY = jax.random.key(8)
 
@@ -98,13 +98,13 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
     chunks = Chunks(estimator, None, 1)
     updates = CompiledUpdates(estimator, lift_update(optax.sgd(0.1), THETA[Wave]), chunks)
-    used, columns = [], len(float_names(estimator))
+    used, columns = [], len(float_names(estimator)) + len(integer_names(estimator))
 
     def call(arguments, position):
         _, _, bundles, bundle, *_ = arguments
         used.append((int(bundles), bundle))
         count = int(bundles) * bundle
-        return position, np.zeros((count, columns)), np.zeros((count, 5), np.int32)
+        return position, np.zeros((count, columns), np.int32)
 
     monkeypatch.setattr("nres.updates._compiled_updates", call)
     monkeypatch.setattr(Chunks, "bundles", lambda self, update: sizes)

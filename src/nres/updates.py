@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from nres import diagnostics, multihost
 from nres.errors import first_line
@@ -34,8 +34,9 @@ BUNDLE = 32
 BUNDLE_STEPS = 3200
 
 
-# The numbers that are recorded of every update, in two rows, because each row costs a write to
-# memory. Diagnostics follow the floats, and the numbers that the placement reports the integers.
+# The numbers that are recorded of every update. Diagnostics follow the floats, and the numbers that
+# the placement reports the integers. All are in one row, because each row costs a write to memory:
+# the bits of the floats, and then the integers.
 _FLOATS = ("loss", "grad_norm")
 _INTEGERS = (
     "nonfinite",
@@ -139,7 +140,7 @@ class CompiledUpdates:
     def compile(self, position: Position, update: int) -> Position:
         """Compile everything that a run from this update on needs."""
         for bundle in self.chunks.bundles(update):
-            position, *_ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
+            position, _ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
         return position
 
     def advance(
@@ -156,9 +157,8 @@ class CompiledUpdates:
         bundle, most = self.chunks.next(update)
         bundles = max(1, min(size, most) // bundle)
         arguments = self._arguments(bundles, bundle, stopped=stopped)
-        position, floats, integers = _compiled_updates(arguments, position)
-        count = bundles * bundle
-        return position, named_rows(self.estimator, count, floats, integers)
+        position, record = _compiled_updates(arguments, position)
+        return position, named_rows(self.estimator, bundles * bundle, record)
 
     def _arguments(
         self, bundles: int, bundle: int, unlocking: Any = None, stopped: np.ndarray | None = None
@@ -189,9 +189,9 @@ class CompiledUpdates:
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
             unlocking = (True, np.int32(done), (rounds - offset).astype(np.int32))
             arguments = self._arguments(count, bundle, unlocking)
-            position, floats, integers = _compiled_updates(arguments, position)
+            position, record = _compiled_updates(arguments, position)
             count *= bundle
-            rows = named_rows(estimator, count, floats, integers)
+            rows = named_rows(estimator, count, record)
             # In almost empty rounds this number is large and needs all 32 bits, without a sign.
             unused = [
                 rows[name].astype(np.uint32).sum(axis=0, dtype=np.int64)
@@ -232,9 +232,8 @@ class LoopedUpdates:
         grad, loss = estimate.grad, estimate.loss.astype(float)
         theta, optimizer_state = _apply(self.update, grad, optimizer_state, learned(theta), loss)
         theta = joined(theta, estimate.measured)
-        floats, integers = _report(*_reported(estimate))
-        rows = named_rows(self.estimator, 1, floats[None], integers[None])
-        return (theta, optimizer_state, estimate.state), rows
+        record = _report(*_reported(estimate))[None]
+        return (theta, optimizer_state, estimate.state), named_rows(self.estimator, 1, record)
 
 
 def updates_of(
@@ -269,12 +268,12 @@ def _compiled_updates(arguments, position):
         return run(unlocking, None, position)
     # Seeds differ in their positions, and in the rounds for which their workers wait.
     axes = (None if unlocking is None else (None, None, 0), 0, 0)
-    return jax.vmap(run, in_axes=axes, out_axes=(0, 1, 1))(unlocking, stopped, position)
+    return jax.vmap(run, in_axes=axes, out_axes=(0, 1))(unlocking, stopped, position)
 
 
 def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, position):
     def one_update(i, loop):
-        (theta, optimizer_state, state), floats, integers = loop
+        (theta, optimizer_state, state), record = loop
         now, frozen = None, stopped
         if unlocking is not None:
             on, first, delay = unlocking
@@ -288,18 +287,19 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
         if frozen is not None:
             keep = lambda old, new: jnp.where(frozen, old, new)  # noqa: E731
             after = jax.tree.map(keep, (theta, optimizer_state), after)
-        more_floats, more_integers = _report(*_reported(estimate))
-        floats, integers = floats.at[i].set(more_floats), integers.at[i].set(more_integers)
-        return (*after, estimate.state), floats, integers
+        # Not `record.at[i].set(...)`, which would first check the index, in a kernel of its own.
+        row = _report(*_reported(estimate))
+        record = jax.lax.dynamic_update_index_in_dim(record, row, i, 0)
+        return (*after, estimate.state), record
 
     def one_bundle(i, loop):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
         return jax.lax.fori_loop(0, bundle, body, loop)
 
-    columns = len(_INTEGERS) + len(estimator.placement.reports)
-    floats = jnp.zeros((DISPATCH_UPDATES, len(float_names(estimator))))
-    integers = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
-    return jax.lax.fori_loop(0, bundles, one_bundle, (position, floats, integers))
+    words = jnp.result_type(float).itemsize // 4
+    columns = words * len(float_names(estimator)) + len(integer_names(estimator))
+    record = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
+    return jax.lax.fori_loop(0, bundles, one_bundle, (position, record))
 
 
 def lift_update(optimizer: optax.GradientTransformation, theta: Theta) -> Lifted:
@@ -338,7 +338,7 @@ def _reported(estimate: Estimate) -> tuple:
 
 
 @eqx.filter_jit
-def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
+def _report(grad, loss, info, unused, report) -> Int[Array, " columns"]:
     """Return the recorded numbers of an update, in the order of `named_rows`."""
     norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
@@ -346,7 +346,9 @@ def _report(grad, loss, info, unused, report) -> tuple[Array, Array]:
     floats = jnp.stack([x.astype(float) for x in numbers])
     floats = jnp.concatenate([floats, info.phase_power.astype(float)])
     integers = [info.nonfinite, info.first_nonfinite, start, *unused]
-    return floats, jnp.stack(integers if report is None else [*integers, *report])
+    integers += [] if report is None else [*report]
+    bits = jax.lax.bitcast_convert_type(floats, jnp.int32).ravel()
+    return jnp.concatenate([bits, jnp.stack(integers)])
 
 
 def float_names(estimator: Estimator) -> tuple[str, ...]:
@@ -354,9 +356,15 @@ def float_names(estimator: Estimator) -> tuple[str, ...]:
     return (*_FLOATS, *diagnostics.columns(min(PARTS, estimator.windows)))
 
 
-def named_rows(estimator: Estimator, count: int, floats: Any, integers: Any) -> Rows:
+def integer_names(estimator: Estimator) -> tuple[str, ...]:
+    """Return the names of the recorded integers, in their order."""
+    return (*_INTEGERS, *estimator.placement.reports)
+
+
+def named_rows(estimator: Estimator, count: int, record: Any) -> Rows:
     """Return the recorded numbers of the first `count` updates, by name."""
-    names = (*_INTEGERS, *estimator.placement.reports)
-    floats, integers = (np.moveaxis(np.asarray(x)[:count], -1, 0) for x in (floats, integers))
-    columns = dict(zip(float_names(estimator), floats, strict=True))
-    return columns | dict(zip(names, integers, strict=True))
+    rows, names = np.asarray(record)[:count], float_names(estimator)
+    bits, integers = np.split(rows, [rows.shape[-1] - len(integer_names(estimator))], axis=-1)
+    floats = np.ascontiguousarray(bits).view(jnp.result_type(float))
+    columns = dict(zip(names, np.moveaxis(floats, -1, 0), strict=True))
+    return columns | dict(zip(integer_names(estimator), np.moveaxis(integers, -1, 0), strict=True))

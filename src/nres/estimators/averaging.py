@@ -90,7 +90,7 @@ def average(
         first_nonfinite=jnp.where(first < fine.size, first, -1),
         square=square,
         sigma=jnp.full((), math.nan),
-        **_diagnostics(contributions, workers, pairs, finite, number, each, square),
+        **_diagnostics(contributions, workers, pairs, finite, number, each, squares, square),
     )
     return jax.tree.map(lambda g, x: g.astype(x.dtype), grad, theta), loss, spent, info
 
@@ -102,6 +102,7 @@ def _diagnostics(
     finite: Bool[Array, " workers"],
     number: Float[Array, ""],
     each: Float[Array, " workers"],
+    squares: Float[Array, ""],
     square: Float[Array, ""],
 ) -> dict[str, Any]:
     """Return the numbers of `Info` that pairs give, all NaN if workers are not pairs.
@@ -113,6 +114,7 @@ def _diagnostics(
         finite: The workers whose contribution is finite.
         number: The number of these workers, at least 1.
         each: The squared norm of each worker's contribution; zero if it is not finite.
+        squares: The sum of `each`.
         square: The squared norm of the gradient estimate.
     """
     parts = len(pairs.shares)
@@ -125,7 +127,6 @@ def _diagnostics(
     here = ((start >= bounds[:-1]) & (start < bounds[1:])).astype(each.dtype)
     of_parts = jnp.matmul(here, each, precision=jax.lax.Precision.HIGHEST)
     shares = number * jnp.asarray(pairs.shares, each.dtype)
-    squares = of_parts.sum()
     # Workers that share a noise say nothing about the gradient together: their contributions are
     # orthogonal. So the squared norm of the sum has the same excess, from fewer products.
     sharing = _sharing(workers.group, pairs.number, finite, number)
@@ -133,15 +134,17 @@ def _diagnostics(
     known = informative > 0
     excess = (number**2 * square - squares) / jnp.where(known, informative, 1)
     power = squares / number
-    even = jnp.where(finite, contributions.loss, 0)
-    mean = even.sum() / number
-    deviation = jnp.where(finite, contributions.loss - mean, 0)
+    # Deviations from one worker's loss, not from the mean: so all sums need only one pass. The mean
+    # square is at least that worker's share of it, so little is lost to rounding.
+    origin = jnp.where(finite[0], contributions.loss[0], 0)
+    deviation = jnp.where(finite, contributions.loss - origin, 0)
+    even = jnp.maximum((deviation**2).sum() - deviation.sum() ** 2 / number, 0)
     return {
         "signal": jnp.where(known, excess, math.nan),
         "signal_weight": informative / max(float(finite.size) * (finite.size - 1), 1.0),
         "power": power,
         "linear_signal": power / (math.nan if pairs.gain is None else pairs.gain),
-        "even": jnp.where(number > 1, (deviation**2).sum() / jnp.maximum(number - 1, 1), math.nan),
+        "even": jnp.where(number > 1, even / jnp.maximum(number - 1, 1), math.nan),
         "odd": (jnp.where(finite, contributions.odd, 0) ** 2).sum() / number,
         "phase_power": of_parts / shares,
     }
