@@ -1,5 +1,6 @@
 """Learned optimizers: against NumPy, against optax, and their tasks."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -16,6 +17,7 @@ from helpers import as_users_run, assert_same, raises_naming
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import convolutional, tasks
+from nres.systems.learned_optimizer.fusing import Layout
 from nres.systems.learned_optimizer.losses import mean_loss
 from nres.systems.learned_optimizer.system import _losses
 from nres_paper.learned_optimizer import gradient_norm
@@ -130,11 +132,25 @@ def test_training_by_optax_is_the_inner_loop(tmp_path):
         at = system.table[t]
         updates, state = update(gradient(params, (images[at[0]], labels[at[0]])), state, params)
         params = optax.apply_updates(params, updates)
-        assert_same(params, inner.params, rtol=1e-6)
+        assert_same(params, system.layout.tree(inner.params), rtol=1e-6)
         evaluated = tuple(x[at[1]] for x in system.task.evaluated_on)
         np.testing.assert_allclose(system.task.outer_loss(params, evaluated), loss, rtol=1e-5)
     with raises_naming(ValueError, "PerParameterMLP"):
         optimizer.update(params, state)
+
+
+def test_vectors_and_pytrees_have_the_same_losses():
+    task = lo.fashion_mnist_task(hidden=(4,), batch=16, outer_loss="capped")
+    params = task.init(KEY)
+    layout = Layout.of(params)
+    vector = layout.vector(params)
+    assert_same(layout.tree(vector), params, rtol=0)
+    batch = jax.tree.map(lambda x: x[:16], task.train)
+    for inner in (task, dataclasses.replace(task, on_vectors=None)):
+        found = inner.vector_gradient(layout, vector, batch)
+        assert_same(layout.tree(found), task.gradient(params, batch), rtol=1e-5)
+        loss = inner.vector_outer_loss(layout, vector, batch)
+        np.testing.assert_allclose(loss, task.outer_loss(params, batch), rtol=1e-6)
 
 
 def test_losses():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nres.systems.learned_optimizer import convolutional, dense, dispatch, fusing, network
+from nres.systems.learned_optimizer.fusing import Layout
 from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
 from nres.systems.learned_optimizer.kernels import dense as dense_kernels
 from nres.systems.learned_optimizer.kernels.network import fused_step
@@ -16,7 +17,12 @@ from nres.systems.learned_optimizer.network import Inputs, Network, fusable, pla
 from small_tasks import KEY, blobs, inputs
 
 SLOW = pytest.mark.slow
+LAYOUT = Layout.of(dense.init_dense((4, 20, 3), KEY))
 BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
+
+
+def perceptron(key):
+    return LAYOUT.vector(dense.init_dense((4, 20, 3), key))
 
 
 def test_the_network_kernels_are_plain_jax():
@@ -44,25 +50,30 @@ def test_the_network_kernels_are_plain_jax():
 
 @pytest.mark.slow
 def test_the_kernels_of_the_model_are_plain_jax():
-    params = jax.vmap(functools.partial(dense.init_dense, (4, 20, 3)))(jax.random.split(KEY, 2))
+    params = jnp.stack([perceptron(key) for key in jax.random.split(KEY, 2)])
     data = blobs(16)
     batch = (jnp.asarray(data.images), jnp.asarray(data.labels))
-    assert dense.fusable(jax.tree.map(lambda x: x[0], params), batch)
+    assert dense.fusable(LAYOUT, params[0], batch)
     lanes = functools.partial(jax.vmap, in_axes=(0, None))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
-    plain, fused = (jax.jit(lanes(f)) for f in (dense.plain_gradient, dense_kernels.fused_gradient))
-    jax.tree.map(close, fused(params, batch), plain(params, batch))
-    large = jax.tree.map(lambda x: 20 * x, params)  # so that some examples reach the cap
+    plain, fused = (
+        jax.jit(lanes(functools.partial(f, LAYOUT)))
+        for f in (dense.plain_gradient, dense_kernels.fused_gradient)
+    )
+    close(fused(params, batch), plain(params, batch))
+    large = 20 * params  # so that some examples reach the cap
     found = {}
     for what in ("cross-entropy", "capped"):
         plain, fused = (
-            jax.jit(lanes(functools.partial(f, what)))
+            jax.jit(lanes(functools.partial(f, what, LAYOUT)))
             for f in (dense.plain_loss, dense_kernels.fused_loss)
         )
         found[what] = fused(large, batch)
         close(found[what], plain(large, batch))
         # A class that is all but certain and wrong: infinite in one lane, or capped.
-        certain = jax.tree.map(lambda x: x.at[0].set(jnp.inf) if x.shape == (2, 3) else x, large)
+        of_one = LAYOUT.tree(large[0])
+        of_one[-1]["bias"] = jnp.full(3, jnp.inf)
+        certain = large.at[0].set(LAYOUT.vector(of_one))
         np.testing.assert_array_equal(fused(certain, batch), plain(certain, batch))
     assert (found["capped"] < found["cross-entropy"]).all()
 
@@ -102,7 +113,7 @@ def test_the_loss_with_convolutions_is_plain_jax():
         jax.tree.map(close, jax.jit(fused)(params, batch), jax.jit(plain)(params, batch))
 
 
-PERCEPTRON = dense.init_dense((4, 20, 3), KEY)
+PERCEPTRON = perceptron(KEY)
 SMALL = jnp.arange(64, dtype=jnp.uint8).reshape(16, 2, 2, 1), jnp.ones(16, jnp.uint8)
 LARGE = jnp.zeros((2, 32, 32, 3), jnp.uint8), jnp.zeros(2, jnp.uint8)
 SHAPE, TENSORS = Network((19, 16, 2)), (5, 2)
@@ -120,8 +131,8 @@ def choices():
     step = functools.partial(dispatch.network_step, SHAPE, TENSORS)
     return {
         dense: [
-            (functools.partial(dispatch.dense_loss, "capped"), PERCEPTRON, SMALL),
-            (dispatch.dense_gradient, PERCEPTRON, SMALL),
+            (functools.partial(dispatch.dense_loss, "capped", LAYOUT), PERCEPTRON, SMALL),
+            (functools.partial(dispatch.dense_gradient, LAYOUT), PERCEPTRON, SMALL),
         ],
         convolutional: [
             (functools.partial(dispatch.convolutional_loss, "accuracy"), images, LARGE),
@@ -158,7 +169,8 @@ def test_kernels_are_chosen_where_they_apply(monkeypatch):
             patch.setattr(module, "fusable", lambda *arguments: False)
             assert not any(map(has_kernel, functions))
     with_a_gpu(monkeypatch)
-    assert not has_kernel((functools.partial(dispatch.dense_loss, "accuracy"), PERCEPTRON, SMALL))
+    accuracy = functools.partial(dispatch.dense_loss, "accuracy", LAYOUT)
+    assert not has_kernel((accuracy, PERCEPTRON, SMALL))
 
 
 @pytest.mark.parametrize("module", [dense, pytest.param(convolutional, marks=SLOW), network])

@@ -134,17 +134,14 @@ def _diagnostics(
     known = informative > 0
     excess = (number**2 * square - squares) / jnp.where(known, informative, 1)
     power = squares / number
-    # Deviations from one worker's loss, not from the mean: so all sums need only one pass. The mean
-    # square is at least that worker's share of it, so little is lost to rounding.
-    origin = jnp.where(finite[0], contributions.loss[0], 0)
-    deviation = jnp.where(finite, contributions.loss - origin, 0)
-    even = jnp.maximum((deviation**2).sum() - deviation.sum() ** 2 / number, 0)
+    mean = jnp.where(finite, contributions.loss, 0).sum() / number
+    deviation = jnp.where(finite, contributions.loss - mean, 0)
     return {
         "signal": jnp.where(known, excess, math.nan),
         "signal_weight": informative / max(float(finite.size) * (finite.size - 1), 1.0),
         "power": power,
         "linear_signal": power / (math.nan if pairs.gain is None else pairs.gain),
-        "even": jnp.where(number > 1, even / jnp.maximum(number - 1, 1), math.nan),
+        "even": jnp.where(number > 1, (deviation**2).sum() / jnp.maximum(number - 1, 1), math.nan),
         "odd": (jnp.where(finite, contributions.odd, 0) ** 2).sum() / number,
         "phase_power": of_parts / shares,
     }

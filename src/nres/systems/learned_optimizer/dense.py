@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from nres.systems.learned_optimizer.fusing import Batch, Layers
+from nres.systems.learned_optimizer.fusing import Batch, Layers, Layout
 from nres.systems.learned_optimizer.losses import mean_loss
 
 
@@ -42,23 +42,28 @@ def apply_dense(
     return x
 
 
-def plain_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+def plain_loss(
+    what: str, layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, ""]:
     """Compute `dense_loss` in plain JAX, as the reference for the kernel."""
-    return mean_loss(apply_dense, what, params, batch)
+    return mean_loss(apply_dense, what, layout.tree(params), batch)
 
 
-def plain_gradient(params: Layers, batch: Batch) -> Layers:
+def plain_gradient(
+    layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, " size"]:
     """Compute `dense_gradient` in plain JAX, as the reference for the kernel."""
-    return jax.grad(functools.partial(plain_loss, "cross-entropy"))(params, batch)
+    loss = functools.partial(mean_loss, apply_dense, "cross-entropy")
+    return layout.vector(jax.grad(loss)(layout.tree(params), batch))
 
 
-def fusable(params: Layers, batch: Batch) -> bool:
+def fusable(layout: Layout, params: Float[Array, " size"], batch: Batch) -> bool:
     """Return true if one program of a kernel can hold the model and the batch."""
-    images = batch[0].shape[0]
+    images, weights = batch[0].shape[0], [shape for shape in layout.shapes if len(shape) == 2]
     return (
-        all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
-        and max(size for layer in params for size in layer["weight"].shape) <= 128
+        params.dtype == jnp.float32
+        and max(size for shape in weights for size in shape) <= 128
         and images >= 16
         and images & (images - 1) == 0
-        and images * sum(layer["weight"].shape[0] for layer in params) <= 2**15
+        and images * sum(inputs for inputs, _ in weights) <= 2**15
     )

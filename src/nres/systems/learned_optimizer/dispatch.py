@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from nres.systems.learned_optimizer import convolutional, dense
 from nres.systems.learned_optimizer import network as network_module
-from nres.systems.learned_optimizer.fusing import Batch, Layers, has_nvidia
+from nres.systems.learned_optimizer.fusing import Batch, Layers, Layout, has_nvidia
 from nres.systems.learned_optimizer.network import Inputs, Network, Result
 
 
@@ -35,22 +35,26 @@ def convolutional_gradient(params: Layers, batch: Batch) -> Layers:
     return convolutional.plain_gradient(params, batch)
 
 
-def dense_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+def dense_loss(
+    what: str, layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, ""]:
     """Compute a perceptron's mean loss on a batch, one of `losses.LOSSES`."""
-    if what != "accuracy" and has_nvidia() and dense.fusable(params, batch):
+    if what != "accuracy" and has_nvidia() and dense.fusable(layout, params, batch):
         from nres.systems.learned_optimizer.kernels.dense import fused_loss
 
-        return _fused(fused_loss, dense.plain_loss, (what,), params, batch)
-    return dense.plain_loss(what, params, batch)
+        return _fused(fused_loss, dense.plain_loss, (what, layout), params, batch)
+    return dense.plain_loss(what, layout, params, batch)
 
 
-def dense_gradient(params: Layers, batch: Batch) -> Layers:
+def dense_gradient(
+    layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, " size"]:
     """Compute the gradient of a perceptron's mean cross-entropy."""
-    if has_nvidia() and dense.fusable(params, batch):
+    if has_nvidia() and dense.fusable(layout, params, batch):
         from nres.systems.learned_optimizer.kernels.dense import fused_gradient
 
-        return _fused(fused_gradient, dense.plain_gradient, (), params, batch)
-    return dense.plain_gradient(params, batch)
+        return _fused(fused_gradient, dense.plain_gradient, (layout,), params, batch)
+    return dense.plain_gradient(layout, params, batch)
 
 
 def network_step(

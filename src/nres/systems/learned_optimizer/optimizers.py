@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -49,6 +49,9 @@ class LearnableOptimizer(eqx.Module):
         ```
     """
 
+    on_vectors: ClassVar[bool] = False
+    """True if `update_vector` exists: models are then one vector, which takes fewer kernels."""
+
     @abc.abstractmethod
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         """Return the parameters to start learning from."""
@@ -73,6 +76,21 @@ class LearnableOptimizer(eqx.Module):
         Returns:
             The change to add to `params`, and the new accumulators.
         """
+
+    def update_vector(
+        self,
+        theta: Theta,
+        grad: Float[Array, " size"],
+        state: PyTree,
+        param: Float[Array, " size"],
+        t: Int[Array, ""],
+        tensors: tuple[int, ...],
+    ) -> tuple[Float[Array, " size"], PyTree]:
+        """Make one step of training a model whose parameters are one vector.
+
+        The arguments are those of `update`, and the sizes of the model's tensors.
+        """
+        raise NotImplementedError
 
     def with_unit_rate(self) -> "LearnableOptimizer":
         """Return this optimizer with a fixed learning rate of 1, if it has a fixed one."""
@@ -235,6 +253,7 @@ class PerParameterNetwork(LearnableOptimizer):
     `width=128` has 19,330."""
     depth: int = eqx.field(static=True, default=2)
     """The number of hidden layers."""
+    on_vectors = True
 
     def __check_init__(self):
         if self.width < 1 or self.depth < 1:
@@ -272,19 +291,18 @@ class PerParameterNetwork(LearnableOptimizer):
     def update(self, theta, grads, state, params, t):
         leaves, structure = jax.tree.flatten(params)
         tensors = tuple(leaf.size for leaf in leaves)
-        inputs = Inputs(
-            time_inputs(t, jax.tree.leaves(theta)[0].dtype),
-            _joined(jax.tree.leaves(grads)),
-            _joined(leaves),
-            state,
-        )
-        change, state = self.changes(theta, tensors, inputs)
+        grad, param = _joined(jax.tree.leaves(grads)), _joined(leaves)
+        change, state = self.update_vector(theta, grad, state, param, t, tensors)
         parts = jnp.split(change, np.cumsum(tensors)[:-1])
         updates = [
             part.reshape(leaf.shape).astype(leaf.dtype)
             for part, leaf in zip(parts, leaves, strict=True)
         ]
         return jax.tree.unflatten(structure, updates), state
+
+    def update_vector(self, theta, grad, state, param, t, tensors):
+        times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
+        return self.changes(theta, tensors, Inputs(times, grad, param, state))
 
 
 class PerParameterMLP(PerParameterNetwork):

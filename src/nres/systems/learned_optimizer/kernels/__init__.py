@@ -16,6 +16,9 @@ some of its parameters | `network.plain_step` |
 if the program is lowered for an NVIDIA GPU. Derivatives are those of the reference. Kernels are
 imported where they are used, because importing Pallas is slow.
 
+**Models.** `dense` and `network` take a model's parameters, and its gradient, as one vector: so one
+kernel resets or changes them, instead of one per tensor.
+
 **Lanes.** `vmap` adds a first dimension to the grid, so each lane has programs of its own.
 
 **Precision.** Products use TF32, as plain JAX does, or three TF32 products if JAX's setting

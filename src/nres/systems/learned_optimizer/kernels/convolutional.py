@@ -19,6 +19,7 @@ from nres.systems.learned_optimizer.fusing import (
     precision,
     relu,
 )
+from nres.systems.learned_optimizer.kernels.memory import load, store
 
 # The number of result pixels per program, and of its warps.
 PIXELS, WARPS = 64, 4
@@ -127,11 +128,11 @@ def _block_kernel(x, weight, bias, result, *signs, shape, channels, precision):
     totals = [jnp.zeros((PIXELS, channel.size), jnp.float32) for _ in corners]
     for first in range(0, 9 * inputs, CHUNK):
         k = first + _numbers(CHUNK)[:, None]
-        matrix = _load(weight, k * channels + channel, (k < 9 * inputs) & there)
+        matrix = load(weight, k * channels + channel, (k < 9 * inputs) & there)
         for corner, (a, b) in enumerate(corners):
             patch = _patch(x, shape, image, 2 * row + a, 2 * column + b, first)
             totals[corner] += jnp.dot(patch, matrix, precision=precision)
-    added = _load(bias, channel, there)
+    added = load(bias, channel, there)
     inside = (image < images) & there
     mean = jnp.zeros((PIXELS, channel.size), jnp.float32)
     for (a, b), total in zip(corners, totals, strict=True):
@@ -139,8 +140,8 @@ def _block_kernel(x, weight, bias, result, *signs, shape, channels, precision):
         mean += relu(value) / 4
         pixel = (image * height + 2 * row + a) * width + 2 * column + b
         for positive in signs:
-            _store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
-    _store(result, at * channels + channel, mean, inside)
+            store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
+    store(result, at * channels + channel, mean, inside)
 
 
 def _weight_kernel(x, grad, positive, of_weight, of_bias, *, shape, channels, precision):
@@ -163,8 +164,8 @@ def _weight_kernel(x, grad, positive, of_weight, of_bias, *, shape, channels, pr
     matrix, bias = jax.lax.fori_loop(0, TIMES, add, zeros)
     k = chunk * CHUNK + _numbers(CHUNK)[None, :]
     at = (part * 9 * inputs + k) * channels + channel
-    _store(of_weight, at, matrix, (k < 9 * inputs) & there)
-    _store(of_bias, part * channels + channel, bias[:, None], there & (chunk == 0))
+    store(of_weight, at, matrix, (k < 9 * inputs) & there)
+    store(of_bias, part * channels + channel, bias[:, None], there & (chunk == 0))
 
 
 def _input_kernel(grad, positive, weight, of_x, *, shape, channels, precision):
@@ -179,9 +180,9 @@ def _input_kernel(grad, positive, weight, of_x, *, shape, channels, precision):
             grad, positive, shape, channels, image, row + 1 - i, column + 1 - j, c, valid
         )
         at_weight = ((i * 3 + j) * inputs * channels + c).T + channel * channels
-        matrix = _load(weight, at_weight, valid.T & there)
+        matrix = load(weight, at_weight, valid.T & there)
         total += jnp.dot(patch, matrix, precision=precision)
-    _store(of_x, at * inputs + channel, total, (image < images) & there)
+    store(of_x, at * inputs + channel, total, (image < images) & there)
 
 
 def _patch(x, shape, image, row, column, first):
@@ -191,7 +192,7 @@ def _patch(x, shape, image, row, column, first):
     row, column = row + i - 1, column + j - 1
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
     at = ((image * height + row) * width + column) * inputs
-    return _load(x, at + c, inside & valid)
+    return load(x, at + c, inside & valid)
 
 
 def _before_pooling(grad, positive, shape, channels, image, row, column, channel, there):
@@ -200,8 +201,8 @@ def _before_pooling(grad, positive, shape, channels, image, row, column, channel
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
     pixel = (image * height + row) * width + column
     pooled = (image * (height // 2) + (row >> 1)) * (width // 2) + (column >> 1)
-    passes = _load(positive, pixel * channels + channel, inside & there)
-    mean = _load(grad, pooled * channels + channel, inside & there)
+    passes = load(positive, pixel * channels + channel, inside & there)
+    mean = load(grad, pooled * channels + channel, inside & there)
     return jnp.where(passes > 0, mean / 4, 0.0)
 
 
@@ -236,18 +237,6 @@ def _divide(number, by: int):
     number = jnp.asarray(number, jnp.int32)
     divisor = jnp.full_like(number, by)
     return jax.lax.div(number, divisor), jax.lax.rem(number, divisor)
-
-
-def _load(ref, at, mask):
-    return triton.load(
-        ref.at[at], mask=jnp.broadcast_to(mask, at.shape), other=jnp.zeros((), ref.dtype)
-    )
-
-
-def _store(ref, at, value, mask):
-    if interpreted():  # the interpreter would write back the old values at masked positions
-        at = jnp.where(mask, at, ref.size)
-    triton.store(ref.at[at], value, mask=jnp.broadcast_to(mask, at.shape))
 
 
 def _numbers(count: int):

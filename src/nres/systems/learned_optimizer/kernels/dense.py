@@ -13,63 +13,62 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from nres.systems.learned_optimizer.dense import apply_dense
-from nres.systems.learned_optimizer.fusing import (
-    Batch,
-    Layers,
-    interpreted,
-    padded_size,
-)
+from nres.systems.learned_optimizer.fusing import Batch, Layout, interpreted, padded_size
+from nres.systems.learned_optimizer.kernels.memory import load, store
 from nres.systems.learned_optimizer.losses import cap
 
 WARPS = 8
 
 
-def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
+def fused_loss(
+    what: str, layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, ""]:
     """Compute `dense_loss` in one kernel."""
-    shapes = jax.ShapeDtypeStruct((1,), jnp.float32)
-    return _call(functools.partial(_loss_kernel, what=what), params, batch, [shapes])[0][0]
+    result = jax.ShapeDtypeStruct((1,), jnp.float32)
+    return _call("loss", _loss_kernel, layout, params, batch, result, what=what)[0]
 
 
-def fused_gradient(params: Layers, batch: Batch) -> Layers:
+def fused_gradient(
+    layout: Layout, params: Float[Array, " size"], batch: Batch
+) -> Float[Array, " size"]:
     """Compute `dense_gradient` in one kernel."""
-    leaves, structure = jax.tree.flatten(params)
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-    return jax.tree.unflatten(structure, _call(_gradient_kernel, params, batch, shapes))
+    result = jax.ShapeDtypeStruct(params.shape, params.dtype)
+    return _call("gradient", _gradient_kernel, layout, params, batch, result)
 
 
-def _call(kernel, params, batch, shapes):
-    leaves, structure = jax.tree.flatten(params)
+def _call(name, kernel, layout, params, batch, result, **options):
     images, labels = batch
     return pl.pallas_call(
-        functools.partial(kernel, structure=structure),
-        out_shape=shapes,
+        functools.partial(kernel, layout=layout, **options),
+        out_shape=result,
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
         interpret=interpreted(),
-        name=kernel.func.__name__ if isinstance(kernel, functools.partial) else kernel.__name__,
-    )(images.reshape(images.shape[0], -1), labels.astype(jnp.int32), *leaves)
+        name=name,
+    )(images.reshape(images.shape[0], -1), labels.astype(jnp.int32), params)
 
 
-def _gradient_kernel(images, labels, *refs, structure):
+def _gradient_kernel(images, labels, vector, result, *, layout):
     """Compute the gradient of one model on one batch per program."""
-    leaves, grads = refs[: len(refs) // 2], refs[len(refs) // 2 :]
-    loss, params = _loss(images, labels, leaves, structure, "cross-entropy")
-    for ref, grad in zip(grads, jax.tree.leaves(jax.grad(loss)(params)), strict=True):
-        index, mask = _index(ref.shape)
-        triton.store(ref.at[index], grad, mask=mask)
+    loss, params = _loss(images, labels, vector, layout, "cross-entropy")
+    leaves = jax.tree.leaves(jax.grad(loss)(params))
+    for start, shape, grad in zip(layout.starts, layout.shapes, leaves, strict=True):
+        at, mask = _places(start, shape)
+        store(result, at, grad, mask)
 
 
-def _loss_kernel(images, labels, *refs, structure, what):
+def _loss_kernel(images, labels, vector, result, *, layout, what):
     """Compute the loss of one model on one batch per program."""
-    *leaves, result = refs
-    loss, params = _loss(images, labels, leaves, structure, what)
+    loss, params = _loss(images, labels, vector, layout, what)
     result[0] = loss(params)
 
 
-def _loss(images, labels, leaves, structure, what):
+def _loss(images, labels, vector, layout, what):
     """Return the loss as a function of parameters, and the parameters padded to powers of two."""
-    params = jax.tree.unflatten(structure, [_padded(ref) for ref in leaves])
-    classes = leaves[-1].shape[-1]
-    pixels = _padded(images).astype(jnp.float32) / 255
+    parts = zip(layout.starts, layout.shapes, strict=True)
+    leaves = [load(vector, *_places(start, shape)) for start, shape in parts]
+    params = jax.tree.unflatten(layout.structure, leaves)
+    classes = layout.shapes[-1][-1]
+    pixels = _pixels(images).astype(jnp.float32) / 255
     target = labels[...]
 
     def loss(params):
@@ -88,9 +87,18 @@ def _loss(images, labels, leaves, structure, what):
     return loss, params
 
 
-def _padded(ref):
-    index, mask = _index(ref.shape)
-    return triton.load(ref.at[index], mask=mask, other=jnp.zeros((), ref.dtype))
+def _pixels(images):
+    index, mask = _index(images.shape)
+    return triton.load(images.at[index], mask=mask, other=jnp.zeros((), images.dtype))
+
+
+def _places(start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the places in the vector of a leaf, padded as by `_index`, and the mask."""
+    index, mask = _index(shape)
+    at = jnp.broadcast_to(start + index[-1], mask.shape)
+    if len(shape) == 2:
+        at = at + index[0] * shape[1]
+    return at, mask
 
 
 def _index(shape: tuple[int, ...]) -> tuple[tuple[Array, ...], Array]:
