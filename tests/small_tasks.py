@@ -39,4 +39,5 @@ def inputs(lanes, size):
         jax.random.normal(keys[0], (lanes, size)),
         3 * jax.random.normal(keys[1], (lanes, size)),
         jax.random.normal(keys[2], (lanes, 6, size)),
+        jnp.int32(7),
     )

@@ -30,14 +30,14 @@ def test_the_network_kernels_are_plain_jax():
     network, tensors = Network((19, 16, 16, 2)), (700, 3, 130)
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))
-    axes = (0, Inputs(None, 0, 0, 0))
+    axes = (0, Inputs(None, 0, 0, 0, None))
     both = [
         jax.jit(jax.vmap(functools.partial(function, network, tensors), axes))
         for function in (plain_step, fused_step)
     ]
     for plain, fused in zip(*(lanes(thetas, given) for lanes in both), strict=True):
         np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-7)
-    fresh = given._replace(means=jnp.zeros_like(given.means))
+    fresh = given._replace(means=jnp.full_like(given.means, jnp.nan), t=jnp.int32(0))
     for lanes in both:
         _, means = lanes(thetas, fresh)
         rest = np.array([0.9, 0.5, 0.1, 0.01, 0.001, 0.0001])[:, None]
@@ -121,7 +121,9 @@ SHAPE, TENSORS = Network((19, 16, 2)), (5, 2)
 
 def one_model():
     """The inputs of the network for one model of seven parameters."""
-    return jax.tree.map(lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11))))
+    return jax.tree.map(
+        lambda x: x[0], inputs(1, 7)._replace(time=jnp.ones((1, 11)), t=jnp.ones(1, int))
+    )
 
 
 def choices():

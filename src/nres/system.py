@@ -97,6 +97,11 @@ class System(eqx.Module, metaclass=_SystemMeta):
     `observed_between(theta, before, after)` returns what the trajectory observed between two states
     of one episode, for each of these parts. Sums over trajectories update them."""
 
+    restarted: ClassVar[Callable[..., State] | None] = None
+    """Optional method: `restarted(begins, fresh, old)` returns the state before the first step of a
+    window: `fresh`, from `init`, if an episode begins with it, else `old`. Without this method, it
+    is selected array by array. A method can spare arrays that `step` does not read at `t = 0`."""
+
     # The number of steps that `metrics` takes, if known. This is a class attribute, not a field.
     metrics_steps: ClassVar[int | None] = None
 

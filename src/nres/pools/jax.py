@@ -141,7 +141,8 @@ class JaxPool(eqx.Module, TraceablePool):
         fresh = _Lane(fresh, jnp.zeros((), bool) if ends else None)
         if lane is None:
             return fresh
-        return jax.tree.map(lambda new, old: jnp.where(start == 0, new, old), fresh, lane)
+        ended = None if fresh.ended is None else lane.ended & (start != 0)
+        return _Lane((system.restarted or _selected)(start == 0, fresh.state, lane.state), ended)
 
     def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
         """Run one lane; return the fields of a `Window` without the axes of members and workers."""
@@ -184,6 +185,11 @@ class JaxPool(eqx.Module, TraceablePool):
         if system.observed_between is not None and has_measured(theta):
             observed = system.observed_between(theta, first, lane.state)
         return lane, total, taken, observed
+
+
+def _selected(begins: Array, fresh: PyTree, old: PyTree) -> PyTree:
+    """Return the new state where an episode begins, as `System.restarted` does."""
+    return jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, old)
 
 
 def _methods(system: System, theta: PyTree) -> tuple[Any, Any]:

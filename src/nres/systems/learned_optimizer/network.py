@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 DECAYS = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 MEANS = len(DECAYS)
@@ -58,7 +58,10 @@ class Inputs(NamedTuple):
     param: Float[Array, " size"]
     """The parameters of the model, concatenated."""
     means: Float[Array, "6 size"]
-    """The running means of the gradient, up to the last step."""
+    """The running means of the gradient, up to the last step; at the first step they are zero,
+    whatever is here."""
+    t: Int[Array, ""]
+    """The number of steps already made."""
 
 
 Result = tuple[Float[Array, " size"], Float[Array, "6 size"]]
@@ -79,7 +82,8 @@ def layered_step(
     decays = jnp.asarray(DECAYS, dtype)[:, None]
     # Subtract before rounding: in single precision, 1 - 0.9999 would lose most of its digits.
     rest = jnp.asarray([1 - decay for decay in DECAYS], dtype)[:, None]
-    means = decays * inputs.means + rest * inputs.grad[None]
+    before = jnp.where(inputs.t == 0, 0, inputs.means)
+    means = decays * before + rest * inputs.grad[None]
     rows = jnp.concatenate([means, inputs.grad[None], inputs.param[None]])
     parts = jnp.split(rows, np.cumsum(tensors)[:-1], axis=1)
     scaled = [x * jax.lax.rsqrt(1e-5 + jnp.mean(x**2, axis=1, keepdims=True)) for x in parts]
@@ -101,6 +105,6 @@ def parameter_change(direction: Array, magnitude: Array) -> Array:
 
 def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
     """Return true if the kernels apply: single precision, hidden widths that are powers of two."""
-    return all(array.dtype == jnp.float32 for array in (theta, *inputs)) and all(
+    return all(array.dtype == jnp.float32 for array in (theta, *inputs[:-1])) and all(
         16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
     )

@@ -88,7 +88,8 @@ class LearnableOptimizer(eqx.Module):
     ) -> tuple[Float[Array, " size"], PyTree]:
         """Make one step of training a model whose parameters are one vector.
 
-        The arguments are those of `update`, and the sizes of the model's tensors.
+        The arguments are those of `update`, and the sizes of the model's tensors. If `t` is zero,
+        the result must not depend on `state`.
         """
         raise NotImplementedError
 
@@ -302,7 +303,7 @@ class PerParameterNetwork(LearnableOptimizer):
 
     def update_vector(self, theta, grad, state, param, t, tensors):
         times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
-        return self.changes(theta, tensors, Inputs(times, grad, param, state))
+        return self.changes(theta, tensors, Inputs(times, grad, param, state, t))
 
 
 class PerParameterMLP(PerParameterNetwork):

@@ -167,6 +167,17 @@ class LearnedOptimizerSystem(System):
             params = _times(1 / scale, params)
         return Training(params, self.optimizer.init(params), Drawn(part, scale))
 
+    def restarted(self, begins, fresh: Training, old: Training) -> Training:
+        def chosen(new, old):
+            return jax.tree.map(lambda new, old: jnp.where(begins, new, old), new, old)
+
+        if self.layout is None:
+            return chosen(fresh, old)
+        # `update_vector` does not read the accumulators, most of the state, at the first step.
+        return Training(
+            chosen(fresh.params, old.params), old.accumulators, chosen(fresh.drawn, old.drawn)
+        )
+
     def step(self, state, theta, t, key):
         params, accumulators, drawn = state
         train, evaluated_on = self._batches(t, key, drawn.part)

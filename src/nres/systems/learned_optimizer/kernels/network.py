@@ -29,7 +29,7 @@ def fused_step(
     The first brings the running means up to date and measures the tensors; the second applies
     the network.
     """
-    time, grad, param, means = inputs
+    time, grad, param, means, t = inputs
     call = functools.partial(pl.pallas_call, interpret=interpreted())
     starts = np.cumsum((0, *tensors[:-1]))
     means, scales = call(
@@ -39,9 +39,10 @@ def fused_step(
             jax.ShapeDtypeStruct(means.shape, means.dtype),
             jax.ShapeDtypeStruct((len(tensors), ROWS), means.dtype),
         ),
+        input_output_aliases={4: 0},  # the means, in place: a program reads what it writes
         compiler_params=triton.CompilerParams(num_warps=MEASURE_WARPS),
         name="measure",
-    )(jnp.asarray(np.stack([starts, tensors]), jnp.int32), grad, param, means)
+    )(jnp.asarray(np.stack([starts, tensors]), jnp.int32), t[None], grad, param, means)
     block, warps, loops = BLOCKS[max(network.sizes[1:-1]) > 64]
     programs = [
         (tensor, start + first, start + min(first + block * loops, size))
@@ -64,10 +65,10 @@ MEASURED, MEASURE_WARPS = 512, 4
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
-def _measure_kernel(table, grad, param, old, new, scales):
+def _measure_kernel(table, t, grad, param, old, new, scales):
     """Update the running means and measure one tensor per program."""
     tensor = pl.program_id(0)
-    start, size = table[0, tensor], table[1, tensor]
+    start, size, later = table[0, tensor], table[1, tensor], t[0] > 0
     lanes = jnp.arange(MEASURED, dtype=jnp.int32)
 
     def part(i, sums):
@@ -78,7 +79,8 @@ def _measure_kernel(table, grad, param, old, new, scales):
         g = load(grad.at[at])
         rows = []
         for row, decay in enumerate(DECAYS):
-            mean = decay * load(old.at[row, at]) + (1 - decay) * g
+            before = triton.load(old.at[row, at], mask=inside & later, other=0.0)
+            mean = decay * before + (1 - decay) * g
             triton.store(new.at[row, at], mean, mask=inside)
             rows.append(mean)
         rows += [g, load(param.at[at])]
