@@ -155,6 +155,17 @@ def test_vectors_and_pytrees_have_the_same_losses():
         np.testing.assert_allclose(loss, task.outer_loss(params, batch), rtol=1e-6)
 
 
+def test_a_subclass_with_its_own_update_is_used():
+    class Still(lo.PerParameterMLP):
+        def update(self, theta, grads, state, params, t):
+            return jax.tree.map(jnp.zeros_like, grads), state
+
+    system = lo.LearnedOptimizerSystem(small_task(), Still(4, 1), horizon=6)
+    theta = system.initial_theta(KEY)
+    state, _ = system.step(system.init(theta, KEY), theta, jnp.int32(0), KEY)
+    assert_same(state.params, system.start)
+
+
 def test_losses():
     logits = jnp.asarray([[2.0, 0.0, 0.0], [0.0, 50.0, 0.0], [0.0, 1.0, 3.0]])
     batch = (jnp.zeros((3, 1), jnp.uint8), jnp.asarray([0, 0, 2], jnp.uint8))

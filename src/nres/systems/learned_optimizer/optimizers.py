@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -49,8 +49,10 @@ class LearnableOptimizer(eqx.Module):
         ```
     """
 
-    on_vectors: ClassVar[bool] = False
-    """True if `update_vector` exists: models are then one vector, which takes fewer kernels."""
+    @property
+    def on_vectors(self) -> bool:
+        """True if `update_vector` exists: models are then one vector, which takes fewer kernels."""
+        return False
 
     @abc.abstractmethod
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
@@ -254,7 +256,6 @@ class PerParameterNetwork(LearnableOptimizer):
     `width=128` has 19,330."""
     depth: int = eqx.field(static=True, default=2)
     """The number of hidden layers."""
-    on_vectors = True
 
     def __check_init__(self):
         if self.width < 1 or self.depth < 1:
@@ -278,6 +279,11 @@ class PerParameterNetwork(LearnableOptimizer):
     def network(self) -> Network:
         """The shape of the network, and the layout of its weights in a vector."""
         return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
+
+    @property
+    def on_vectors(self) -> bool:
+        own = type(self)  # a subclass may have another `init` or `update`
+        return own.init is PerParameterNetwork.init and own.update is PerParameterNetwork.update
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         network, weights = self.network, []
