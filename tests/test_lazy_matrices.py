@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 import nres
 from helpers import normal, slow, slow_except
@@ -83,8 +84,8 @@ def layers(x, weights):
     return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), x @ w), x, weights)
 
 
-# Operations on arrays with more axes, with their shapes.
-STACK, HEADS, KERNEL = (3, 5, 5), (6, 2, 4), (3, 2, 4, 6)
+# Operations on arrays with more axes, with their shapes. In a table, the first axis stands alone.
+STACK, TABLE, HEADS, KERNEL = (3, 5, 5), (40, 3, 3), (6, 2, 4), (3, 2, 4, 6)
 LARGER = {
     "scan over layers": (STACK, lambda w: layers(normal(3, (2, 5), w.dtype), w)),
     "backwards": (
@@ -98,6 +99,12 @@ LARGER = {
     "chosen layers": (
         STACK,
         lambda w: jnp.einsum("kbi,kij->kbj", normal(3, (2, 4, 5), w.dtype), w[jnp.asarray([2, 0])]),
+    ),
+    "chosen from a table": (
+        TABLE,
+        lambda w: jnp.einsum(
+            "kbi,kij->kbj", normal(3, (5, 4, 3), w.dtype), w[jnp.asarray([2, 0, 7, 1, 1])]
+        ),
     ),
     "all layers": (
         STACK,
@@ -187,6 +194,10 @@ def test_arrays_with_more_axes_agree_and_lanes_share_them(case, x64):
         math.prod(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)
     ]
     assert 31 * w.base.size not in sizes
+    if shape == STACK:
+        assert 31 * 5 * 5 not in sizes  # one layer
+    if shape == TABLE:
+        assert 31 * 5 * 3 * 3 not in sizes  # the chosen ones
     expected = jax.vmap(lambda a, b: operation(Perturbed(w.base, a, b).dense()))(lanes.a, lanes.b)
     found = jax.vmap(one)(lanes.a, lanes.b)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
@@ -232,6 +243,41 @@ def test_other_operations_form_the_matrix_and_warn(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lazily(lambda theta: OTHERS[name](theta["w"]))({"w": w})
+
+
+def test_inputs_of_another_precision_keep_the_noise():
+    """A factor must not be rounded to the precision of an input: to integers, for example."""
+    w = perturbed((5, 7), jnp.float32)
+    small = Perturbed(w.base, 0.01 * w.a, w.b)
+    for dtype in (jnp.int8, jnp.bfloat16):
+        x = jnp.arange(10).reshape(2, 5).astype(dtype)
+        product = functools.partial(
+            jax.lax.dot_general,
+            dimension_numbers=(((1,), (0,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        found = lazily(lambda w, x=x, product=product: product(x, w))(small)
+        expected = x.astype(jnp.float32) @ small.dense()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    half = Perturbed(*(y.astype(jnp.bfloat16) for y in (w.base, w.a, w.b)))
+    x = normal(3, (2, 5), jnp.float32)
+    multiply = lambda w: jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())))  # noqa: E731
+    found = lazily(multiply)(half)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, x @ half.dense().astype(jnp.float32), rtol=0.05, atol=0.05)
+
+
+def test_branches_of_other_platforms_are_not_carried_out():
+    def other(w):
+        return pl.pallas_call(lambda a, b: None, jax.ShapeDtypeStruct((7,), jnp.float32))(w)
+
+    def step(w):
+        return jax.lax.platform_dependent(w, cuda=other, default=lambda w: w.sum(axis=0))
+
+    w = perturbed((5, 7), jnp.float32)
+    with pytest.warns(MaterialisedWarning):
+        found = jax.jit(lazily(step))(w)
+    np.testing.assert_allclose(found, w.dense().sum(axis=0), rtol=1e-5)
 
 
 def test_half_precision_sums_in_single_precision():

@@ -16,10 +16,10 @@ import nres
 from helpers import as_users_run, assert_same, raises_naming
 from nres.data import Images
 from nres.systems import learned_optimizer as lo
-from nres.systems.learned_optimizer import convolutional, tasks
-from nres.systems.learned_optimizer.fusing import Layout
+from nres.systems.learned_optimizer import convolutional, dense, tasks
 from nres.systems.learned_optimizer.losses import mean_loss
 from nres.systems.learned_optimizer.system import _losses
+from nres.systems.learned_optimizer.vectors import Layout
 from nres_paper.learned_optimizer import gradient_norm
 from small_tasks import KEY, small_system, small_task
 
@@ -148,11 +148,17 @@ def test_vectors_and_pytrees_have_the_same_losses():
     vector = layout.vector(params)
     assert_same(layout.tree(vector), params, rtol=0)
     batch = jax.tree.map(lambda x: x[:16], task.train)
-    for inner in (task, dataclasses.replace(task, on_vectors=None)):
+    plain = lo.classification(
+        lambda key: params, dense.apply_dense, nres.data.fashion_mnist(), batch=16
+    )
+    gradient, capped = jax.grad(plain.loss)(params, batch), task.outer_loss(params, batch)
+    assert_same(task.gradient(params, batch), gradient, rtol=1e-5)
+    changed = dataclasses.replace(task, outer_loss=lambda p, b: 2 * p[0]["bias"][0] + 7)
+    for inner in (task, plain):
         found = inner.vector_gradient(layout, vector, batch)
-        assert_same(layout.tree(found), task.gradient(params, batch), rtol=1e-5)
-        loss = inner.vector_outer_loss(layout, vector, batch)
-        np.testing.assert_allclose(loss, task.outer_loss(params, batch), rtol=1e-6)
+        assert_same(layout.tree(found), gradient, rtol=1e-5)
+    np.testing.assert_allclose(task.vector_outer_loss(layout, vector, batch), capped, rtol=1e-6)
+    assert float(changed.vector_outer_loss(layout, vector, batch)) == 7
 
 
 def test_a_subclass_with_its_own_update_is_used():
@@ -160,10 +166,57 @@ def test_a_subclass_with_its_own_update_is_used():
         def update(self, theta, grads, state, params, t):
             return jax.tree.map(jnp.zeros_like, grads), state
 
+    class Louder(lo.PerParameterMLP):
+        def changes(self, theta, tensors, inputs):
+            change, means = super().changes(theta, tensors, inputs)
+            return 2 * change + inputs.means[0], means  # zero before the first step
+
     system = lo.LearnedOptimizerSystem(small_task(), Still(4, 1), horizon=6)
     theta = system.initial_theta(KEY)
     state, _ = system.step(system.init(theta, KEY), theta, jnp.int32(0), KEY)
     assert_same(state.params, system.start)
+    assert system.optimizer.takes_vectors is Louder(4, 1).takes_vectors is False
+    assert small_system().optimizer.takes_vectors
+    other = eqx.tree_at(lambda s: s.optimizer, small_system(), lo.Momentum())
+    assert other.layout is None
+
+
+class Selecting(lo.LearnedOptimizerSystem):
+    """The same system, but with all arrays selected where an episode begins."""
+
+    begun = None
+
+
+class Counting(lo.LearnedOptimizerSystem):
+    """A system whose state is another one."""
+
+    def init(self, theta, key):
+        return super().init(theta, key), jnp.zeros((), jnp.int32)
+
+    def step(self, state, theta, t, key):
+        inner, loss = super().step(state[0], theta, t, key)
+        return (inner, state[1] + 1), loss
+
+
+@pytest.mark.parametrize("method", ["NRES", pytest.param("DODGE", marks=pytest.mark.slow)])
+def test_stale_accumulators_do_not_matter(method):
+    """Estimates after episodes have ended, with accumulators left as they were or reset."""
+
+    def estimates(kind):
+        system = kind(small_task(), lo.PerParameterMLP(4, 1), horizon=2)
+        options = {"sigma": 0.1} if method == "NRES" else {}
+        estimator = getattr(nres, method)(system, workers=2, window=1, **options)
+        theta = system.initial_theta(KEY)
+        state, found = estimator.init(theta, KEY), []
+        for _ in range(5):
+            estimate = estimator.estimate(theta, state)
+            state = estimate.state
+            found.append(estimate.grad)
+        return np.stack(found)
+
+    usual = estimates(lo.LearnedOptimizerSystem)
+    for kind in (Selecting, Counting):
+        np.testing.assert_allclose(usual, estimates(kind), rtol=1e-5, atol=1e-8)
 
 
 def test_losses():

@@ -131,9 +131,9 @@ def test_files_of_deep_networks(tmp_path):
 
 
 def test_names_of_earlier_versions_are_accepted():
-    """Run folders hold the old options, and checkpoints the old array names."""
+    """Run folders hold the old options, and checkpoints of models in several arrays old names."""
     task = lo.fashion_mnist_task(judge="capped", judged_on="train")
-    assert task.outer_loss.args[-1] == "capped"
+    assert task.outer_loss.function.args == ("capped",)
     assert task.evaluated_on is task.train
     system = lo.LearnedOptimizerSystem(small_task(), lo.Momentum(), horizon=6)
     state = system.init(system.initial_theta(KEY), KEY)

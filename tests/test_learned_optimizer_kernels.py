@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from nres.systems.learned_optimizer import convolutional, dense, dispatch, fusing, network
-from nres.systems.learned_optimizer.fusing import Layout
 from nres.systems.learned_optimizer.kernels import convolutional as convolutional_kernels
 from nres.systems.learned_optimizer.kernels import dense as dense_kernels
 from nres.systems.learned_optimizer.kernels.network import fused_step
 from nres.systems.learned_optimizer.network import Inputs, Network, fusable, plain_step
+from nres.systems.learned_optimizer.vectors import Layout
 from small_tasks import KEY, blobs, inputs
 
 SLOW = pytest.mark.slow

@@ -366,3 +366,22 @@ def test_schedules_that_cannot_be_traced_are_refused():
             estimator.init(THETA[Wave], KEY)
     with raises_naming((ValueError, TypeError), "period"):
         nres.GPES(Wave(), workers=3, window=5, sigma=0.1, period=jnp.array(0))
+
+
+class LongSteps(NumpyPool):
+    """A pool that counts its steps in 64 bits, as NumPy does by default."""
+
+    def advance(self, *arguments, **options):
+        window = super().advance(*arguments, **options)
+        return nres.Window(window.state, window.loss, window.steps.astype(np.int64))
+
+
+def test_steps_may_have_64_bits(x64):
+    def train(pool):
+        estimator = nres.NRES(pool(Wave()), workers=2, window=5, sigma=0.1)
+        return nres.train(estimator, optax.sgd(0.1), THETA[Wave], updates=2, key=KEY).history
+
+    with as_users_run():
+        one, other = train(NumpyPool), train(LongSteps)
+    np.testing.assert_array_equal(one.loss, other.loss)
+    np.testing.assert_array_equal(one.total_steps, other.total_steps)

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from nres.checks import whole_number
 from nres.lengths import Lengths
@@ -97,10 +97,11 @@ class System(eqx.Module, metaclass=_SystemMeta):
     `observed_between(theta, before, after)` returns what the trajectory observed between two states
     of one episode, for each of these parts. Sums over trajectories update them."""
 
-    restarted: ClassVar[Callable[..., State] | None] = None
-    """Optional method: `restarted(begins, fresh, old)` returns the state before the first step of a
-    window: `fresh`, from `init`, if an episode begins with it, else `old`. Without this method, it
-    is selected array by array. A method can spare arrays that `step` does not read at `t = 0`."""
+    begun: ClassVar[Callable[..., State] | None] = None
+    """Optional method: `begun(begins, fresh, old)` returns the state before the first step of a
+    window: `fresh`, from `init`, if an episode begins with it, else `old`. By default, it is
+    `nres.system.selected`. A method can leave arrays stale that `step` does not read at
+    `t = 0`."""
 
     # The number of steps that `metrics` takes, if known. This is a class attribute, not a field.
     metrics_steps: ClassVar[int | None] = None
@@ -136,6 +137,11 @@ class System(eqx.Module, metaclass=_SystemMeta):
             floating-point scalar; and optionally a boolean scalar that is true if the trajectory
             ended with this step.
         """
+
+
+def selected(begins: Bool[Array, ""], fresh: State, old: State) -> State:
+    """Return `fresh` if an episode begins, else `old`, array by array."""
+    return jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, old)
 
 
 def as_theta(theta: PyTree) -> Theta:

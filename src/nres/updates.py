@@ -348,7 +348,7 @@ def _report(grad, loss, info, unused, report) -> Int[Array, " columns"]:
     integers = [info.nonfinite, info.first_nonfinite, start, *unused]
     integers += [] if report is None else [*report]
     bits = jax.lax.bitcast_convert_type(floats, jnp.int32).ravel()
-    return jnp.concatenate([bits, jnp.stack(integers)])
+    return jnp.concatenate([bits, jnp.stack(integers).astype(jnp.int32)])
 
 
 def float_names(estimator: Estimator) -> tuple[str, ...]:

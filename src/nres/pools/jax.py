@@ -16,7 +16,7 @@ from nres.measured import has_measured
 from nres.noise.factors import has_perturbed, lanes_of, mapped_axes, unshared
 from nres.pools.base import Pool, TraceablePool, Window
 from nres.pools.lazy import lazily
-from nres.system import System, at_least_single, check_system, horizon_of
+from nres.system import System, at_least_single, check_system, horizon_of, selected
 
 
 class _Lane(eqx.Module):
@@ -142,7 +142,7 @@ class JaxPool(eqx.Module, TraceablePool):
         if lane is None:
             return fresh
         ended = None if fresh.ended is None else lane.ended & (start != 0)
-        return _Lane((system.restarted or _selected)(start == 0, fresh.state, lane.state), ended)
+        return _Lane((system.begun or selected)(start == 0, fresh.state, lane.state), ended)
 
     def _run_one(self, lane, theta, key, start, length, *, window: int, lanes: int):
         """Run one lane; return the fields of a `Window` without the axes of members and workers."""
@@ -185,11 +185,6 @@ class JaxPool(eqx.Module, TraceablePool):
         if system.observed_between is not None and has_measured(theta):
             observed = system.observed_between(theta, first, lane.state)
         return lane, total, taken, observed
-
-
-def _selected(begins: Array, fresh: PyTree, old: PyTree) -> PyTree:
-    """Return the new state where an episode begins, as `System.restarted` does."""
-    return jax.tree.map(lambda new, old: jnp.where(begins, new, old), fresh, old)
 
 
 def _methods(system: System, theta: PyTree) -> tuple[Any, Any]:

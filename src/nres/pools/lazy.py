@@ -123,26 +123,26 @@ def _scan(*values: Any, jaxpr: Any, num_consts: int, num_carry: int, **params: A
     Matrices that it carries are formed.
     """
     first = num_consts + num_carry
-    constants, apart = values[:num_consts], values[first:]
+    constants, scanned = values[:num_consts], values[first:]
     carried = _formed("scan", values[num_consts:first])
 
-    def taken(x: Any) -> Any:
+    def parts_of(x: Any) -> Any:
         """Return the parts that have the first axis."""
         return x.each(lambda y, axes: y if 0 in axes else None) if is_lazy(x) else x
 
-    def again(x: Any, parts: Any) -> Any:
+    def rebuilt(x: Any, parts: Any) -> Any:
         if not is_lazy(x):
             return parts
         whole = x.each(lambda y, axes: y)
         return x.without((0,), *(w if p is None else p for w, p in zip(whole, parts, strict=True)))
 
     def body(carry, parts):
-        inputs = [again(x, part) for x, part in zip(apart, parts, strict=True)]
+        inputs = [rebuilt(x, part) for x, part in zip(scanned, parts, strict=True)]
         results = _formed("scan", _carried_out(jaxpr, [*constants, *carry, *inputs]))
         return results[:num_carry], results[num_carry:]
 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, collected = jax.lax.scan(body, carried, [taken(x) for x in apart], **options)
+    carry, collected = jax.lax.scan(body, carried, [parts_of(x) for x in scanned], **options)
     return [*carry, *collected]
 
 
@@ -166,8 +166,8 @@ def _cond(index: Any, *values: Any, branches: Any, **params: Any) -> Any:
 
     But `vmap` would also copy the unperturbed matrix for every lane.
     """
-    if is_lazy(index):
-        return NotImplemented
+    if is_lazy(index) or params.get("branches_platforms") is not None:
+        return NotImplemented  # branches for other platforms could not be carried out
     results = [_formed("cond", _carried_out(branch, values)) for branch in branches]
     index = jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1)
     return [jax.lax.select_n(index, *cases) for cases in zip(*results, strict=True)]

@@ -43,7 +43,7 @@ class LazyMatrix(eqx.Module):
         return base, function(self.a, self.rows), function(self.b, self.columns)
 
     def without(self, axes: Sequence[int], base: Array, a: Array, b: Array) -> Any:
-        """Return the rest after some axes have gone; a rest with one factor alone is small."""
+        """Drop axes; form the result if only one factor has axes left."""
         left = [i for i in range(self.base.ndim) if i not in axes]
         rows = tuple(new for new, old in enumerate(left) if old in self.rows)
         if not rows or len(rows) == len(left):
@@ -82,7 +82,9 @@ def _dot_general(left: Any, right: Any, *, dimension_numbers: Any, **params: Any
     (near, of_near), (far, of_far) = factors if set(summed) <= set(matrix.rows) else factors[::-1]
     if not set(summed) <= set(of_near):
         return NotImplemented
-    dtype = params.pop("preferred_element_type") or matrix.base.dtype
+    with jax.numpy_dtype_promotion("standard"):  # as the product itself promotes
+        common = jnp.promote_types(matrix.base.dtype, x.dtype)
+    dtype = params.pop("preferred_element_type") or common
     wide = at_least_single(jnp.dtype(dtype))
     # Axes of x that are summed over or paired have the names of the matrix's axes.
     gone = dict(zip((*of_x, *with_x), (*summed, *paired), strict=True))
@@ -111,7 +113,11 @@ def _dot_general(left: Any, right: Any, *, dimension_numbers: Any, **params: Any
     )
     middle = in_order(free(of_near) + "Z", free(axes_of_x))
     result = in_order(free(range(matrix.base.ndim)), free(axes_of_x))
-    short = product(_letters(of_near) + "Z", near.astype(x.dtype), _letters(axes_of_x), x, middle)
+    short = product(
+        *(_letters(of_near) + "Z", near.astype(common)),
+        *(_letters(axes_of_x), x.astype(common)),
+        middle,
+    )
     change = product(_letters(of_far) + "Z", far.astype(wide), middle, short, result)
     return (base + change).astype(dtype)
 
@@ -137,7 +143,12 @@ def _convolve(x: Any, kernel: Any, *, dimension_numbers: Any, **params: Any) -> 
     base = convolve(x, kernel.base)
     short = convolve(x, jnp.moveaxis(near, -1, channels).astype(kernel.base.dtype))
     axis = dimension_numbers.out_spec[1]
-    change = jnp.moveaxis(short, axis, -1) @ far.T.astype(short.dtype)
+    precision = params["precision"]  # of the image and of the kernel
+    change = jnp.matmul(
+        jnp.moveaxis(short, axis, -1),
+        far.T.astype(short.dtype),
+        precision=precision[0] if isinstance(precision, tuple) else precision,
+    )
     return (base + jnp.moveaxis(change, -1, axis)).astype(dtype)
 
 
@@ -237,8 +248,7 @@ def _gather(x: Any, indices: Any, *, dimension_numbers: Any, **params: Any) -> A
     rows = tuple(i + new - 1 for i in x.rows if i)
     matrix = LazyMatrix(*parts, (*range(new), *rows) if 0 in x.rows else rows, x.name)
     last = tuple(range(new, matrix.base.ndim))
-    rest = x.rows if 0 in x.rows else x.columns
-    if len(rest) > 1 and numbers.offset_dims == last:
+    if x.base.ndim > 2 and numbers.offset_dims == last:
         return matrix
     # A table of vectors is no larger than what is computed from it.
     return jnp.moveaxis(matrix.formed(), last, numbers.offset_dims)
@@ -260,4 +270,5 @@ OPERATIONS: dict[str, Callable] = {
     "dynamic_slice": _dynamic_slice,
     "gather": _gather,
 }
-"""The cheap ways, by the names of operations; they return `NotImplemented` where there is none."""
+"""Rules that do not form the matrix, by the names of operations; they return `NotImplemented` where
+that is not possible."""

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from nres.systems.learned_optimizer.fusing import Batch, Layers, Layout
+from nres.systems.learned_optimizer.fusing import Batch, Layers
 from nres.systems.learned_optimizer.losses import mean_loss
+from nres.systems.learned_optimizer.vectors import Layout
 
 
 def initial_weight(key: Key[Array, ""], shape: tuple[int, ...], inputs: int) -> Array:

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 
 from nres.systems.learned_optimizer import convolutional, dense
 from nres.systems.learned_optimizer import network as network_module
-from nres.systems.learned_optimizer.fusing import Batch, Layers, Layout, has_nvidia
+from nres.systems.learned_optimizer.fusing import Batch, Layers, has_nvidia
 from nres.systems.learned_optimizer.network import Inputs, Network, Result
+from nres.systems.learned_optimizer.vectors import Layout
 
 
 def convolutional_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:

@@ -105,6 +105,7 @@ def parameter_change(direction: Array, magnitude: Array) -> Array:
 
 def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
     """Return true if the kernels apply: single precision, hidden widths that are powers of two."""
-    return all(array.dtype == jnp.float32 for array in (theta, *inputs[:-1])) and all(
+    arrays = (theta, inputs.time, inputs.grad, inputs.param, inputs.means)
+    return all(array.dtype == jnp.float32 for array in arrays) and all(
         16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
     )

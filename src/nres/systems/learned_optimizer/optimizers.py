@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
@@ -24,6 +23,7 @@ from nres.systems.learned_optimizer.network import (
     Result,
     layered_step,
 )
+from nres.systems.learned_optimizer.vectors import Layout
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 
@@ -50,7 +50,7 @@ class LearnableOptimizer(eqx.Module):
     """
 
     @property
-    def on_vectors(self) -> bool:
+    def takes_vectors(self) -> bool:
         """True if `update_vector` exists: models are then one vector, which takes fewer kernels."""
         return False
 
@@ -93,7 +93,7 @@ class LearnableOptimizer(eqx.Module):
         The arguments are those of `update`, and the sizes of the model's tensors. If `t` is zero,
         the result must not depend on `state`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no update_vector.")
 
     def with_unit_rate(self) -> "LearnableOptimizer":
         """Return this optimizer with a fixed learning rate of 1, if it has a fixed one."""
@@ -281,9 +281,9 @@ class PerParameterNetwork(LearnableOptimizer):
         return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
 
     @property
-    def on_vectors(self) -> bool:
-        own = type(self)  # a subclass may have another `init` or `update`
-        return own.init is PerParameterNetwork.init and own.update is PerParameterNetwork.update
+    def takes_vectors(self) -> bool:
+        methods = (type(self).init, type(self).update, type(self).changes)
+        return all(method.__module__ == __name__ for method in methods)  # not a subclass's own
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         network, weights = self.network, []
@@ -296,16 +296,12 @@ class PerParameterNetwork(LearnableOptimizer):
         return jnp.zeros((MEANS, sum(leaf.size for leaf in jax.tree.leaves(params))))
 
     def update(self, theta, grads, state, params, t):
-        leaves, structure = jax.tree.flatten(params)
-        tensors = tuple(leaf.size for leaf in leaves)
-        grad, param = _joined(jax.tree.leaves(grads)), _joined(leaves)
-        change, state = self.update_vector(theta, grad, state, param, t, tensors)
-        parts = jnp.split(change, np.cumsum(tensors)[:-1])
-        updates = [
-            part.reshape(leaf.shape).astype(leaf.dtype)
-            for part, leaf in zip(parts, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(structure, updates), state
+        layout = Layout.of(params)
+        grad, param = (
+            layout.vector(jax.tree.map(lambda x: x.astype(float), tree)) for tree in (grads, params)
+        )
+        change, state = self.update_vector(theta, grad, state, param, t, layout.sizes)
+        return jax.tree.map(lambda c, p: c.astype(p.dtype), layout.tree(change), params), state
 
     def update_vector(self, theta, grad, state, param, t, tensors):
         times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
@@ -363,10 +359,6 @@ TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
 def time_inputs(t: Int[Array, ""], dtype: Any) -> Float[Array, " times"]:
     r"""Return the values $\tanh(t/s - 1)$ that tell a network the step $t$."""
     return jnp.tanh(t.astype(dtype) / jnp.asarray(TIMES, dtype) - 1)
-
-
-def _joined(leaves: list[Array]) -> Float[Array, " size"]:
-    return jnp.concatenate([leaf.reshape(-1).astype(float) for leaf in leaves])
 
 
 def _scaled(factor: Array, tree: Params) -> Params:

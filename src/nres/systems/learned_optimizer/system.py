@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from nres.checks import check_memory, positive_number, whole_number
 from nres.lengths import Lengths
-from nres.system import System, Theta
-from nres.systems.learned_optimizer.fusing import Layout
+from nres.system import System, Theta, selected
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_task, index_table
+from nres.systems.learned_optimizer.vectors import Layout
 
 SEQUENCES, OUTER = ("fixed", "random"), ("after", "before")
 # Numbers for the randomness of an episode's data set and scale.
@@ -103,8 +103,6 @@ class LearnedOptimizerSystem(System):
     outer: str = eqx.field(static=True)
     cap: float | None = eqx.field(static=True)
     test_episodes: int = eqx.field(static=True)
-    layout: Layout | None = eqx.field(static=True)
-    """The order of the model's parameters, if they are one vector."""
     start: Params | None
     """The initial model of a fixed sequence."""
     table: Int[Array, "horizon 2 batch"] | None
@@ -140,7 +138,6 @@ class LearnedOptimizerSystem(System):
                 "several data sets, scales and a distribution of horizons differ by episode: they "
                 'need sequence="random".'
             )
-        self.layout = self._layout()
         self.start = self.table = None
         if sequence == "fixed":
             model_key, data_key = jax.random.split(jax.random.key(0) if key is None else key)
@@ -155,8 +152,8 @@ class LearnedOptimizerSystem(System):
 
     def init(self, theta: Theta, key: Key[Array, ""]) -> Training:
         params = self.task.init(key) if self.start is None else self.start
-        if self.layout is not None:
-            params = self.layout.vector(params)
+        if (layout := self.layout) is not None:
+            params = layout.vector(params)
         part = scale = None
         if (count := len(self.task.parts)) > 1:
             part = jax.random.randint(jax.random.fold_in(key, PART), (), 0, count, jnp.int32)
@@ -167,56 +164,58 @@ class LearnedOptimizerSystem(System):
             params = _times(1 / scale, params)
         return Training(params, self.optimizer.init(params), Drawn(part, scale))
 
-    def restarted(self, begins, fresh: Training, old: Training) -> Training:
-        def chosen(new, old):
-            return jax.tree.map(lambda new, old: jnp.where(begins, new, old), new, old)
-
-        if self.layout is None:
-            return chosen(fresh, old)
+    def begun(self, begins, fresh, old):
+        methods = type(self).init, type(self).step
+        usual = LearnedOptimizerSystem.init, LearnedOptimizerSystem.step
+        if self.layout is None or methods != usual:
+            return selected(begins, fresh, old)
         # `update_vector` does not read the accumulators, most of the state, at the first step.
-        return Training(
-            chosen(fresh.params, old.params), old.accumulators, chosen(fresh.drawn, old.drawn)
-        )
+        params, drawn = selected(begins, (fresh.params, fresh.drawn), (old.params, old.drawn))
+        return Training(params, old.accumulators, drawn)
 
     def step(self, state, theta, t, key):
         params, accumulators, drawn = state
+        layout = self.layout
         train, evaluated_on = self._batches(t, key, drawn.part)
         model = _times(drawn.scale, params)
-        grads = _times(drawn.scale, self._gradient(model, train))
+        grads = _times(drawn.scale, self._gradient(layout, model, train))
         if self.cap is not None:
             grads = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0), grads)
-        updates, accumulators = self._update(theta, grads, accumulators, params, t)
+        updates, accumulators = self._update(layout, theta, grads, accumulators, params, t)
         params = optax.apply_updates(params, updates)
         if self.outer == "before":
-            loss = self._outer_loss(model, train)
+            loss = self._outer_loss(layout, model, train)
         else:
-            loss = self._outer_loss(_times(drawn.scale, params), evaluated_on)
+            loss = self._outer_loss(layout, _times(drawn.scale, params), evaluated_on)
         if self.cap is not None:
             loss = jnp.where(loss < self.cap, loss, jnp.asarray(self.cap, loss.dtype))
         return Training(params, accumulators, drawn), loss
 
     # The model is one vector if the optimizer can update that: every array costs a kernel or two.
 
-    def _layout(self) -> Layout | None:
-        like = jax.eval_shape(self.task.init, jax.random.key(0))
+    @property
+    def layout(self) -> Layout | None:
+        """The order of the model's parameters, if they are one vector."""
+        if not self.optimizer.takes_vectors:
+            return None
+        like = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         alike = all(leaf.dtype == jnp.result_type(float) for leaf in jax.tree.leaves(like))
-        return Layout.of(like) if self.optimizer.on_vectors and alike else None
+        return Layout.of(like) if alike else None
 
-    def _gradient(self, model, batch):
-        if self.layout is None:
+    def _gradient(self, layout, model, batch):
+        if layout is None:
             return self.task.gradient(model, batch)
-        return self.task.vector_gradient(self.layout, model, batch)
+        return self.task.vector_gradient(layout, model, batch)
 
-    def _outer_loss(self, model, batch):
-        if self.layout is None:
+    def _outer_loss(self, layout, model, batch):
+        if layout is None:
             return self.task.outer_loss(model, batch)
-        return self.task.vector_outer_loss(self.layout, model, batch)
+        return self.task.vector_outer_loss(layout, model, batch)
 
-    def _update(self, theta, grads, accumulators, params, t):
-        if self.layout is None:
+    def _update(self, layout, theta, grads, accumulators, params, t):
+        if layout is None:
             return self.optimizer.update(theta, grads, accumulators, params, t)
-        sizes = self.layout.sizes
-        return self.optimizer.update_vector(theta, grads, accumulators, params, t, sizes)
+        return self.optimizer.update_vector(theta, grads, accumulators, params, t, layout.sizes)
 
     def _batches(self, t, key, part):
         data = (self.task.train, self.task.evaluated_on)

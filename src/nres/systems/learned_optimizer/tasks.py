@@ -21,8 +21,8 @@ from nres.systems.learned_optimizer.dispatch import (
     dense_gradient,
     dense_loss,
 )
-from nres.systems.learned_optimizer.fusing import Layout
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
+from nres.systems.learned_optimizer.vectors import Layout, OfVector
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 Batch: TypeAlias = PyTree[Array | np.ndarray]
@@ -43,8 +43,6 @@ class Task(eqx.Module):
         batch: The number of examples per batch.
         gradient: A function from parameters and a batch to the gradient of `loss`;
             `jax.grad(loss)` by default.
-        on_vectors: The gradient and the outer loss once more, as functions of a `Layout`, the
-            model's parameters in one vector, and a batch, if there are faster ones for vectors.
         parts: If the data are several data sets, one after another: how many examples each has in
             `train` and in `evaluated_on`. Every episode then draws one of them.
 
@@ -69,7 +67,6 @@ class Task(eqx.Module):
     loss: Callable[[Params, Batch], Float[Array, ""]] = eqx.field(static=True)
     outer_loss: Callable[[Params, Batch], Float[Array, ""]] = eqx.field(static=True)
     gradient: Callable[[Params, Batch], Params] = eqx.field(static=True)
-    on_vectors: tuple[Callable[..., Any], Callable[..., Any]] | None = eqx.field(static=True)
     train: Batch
     evaluated_on: Batch
     batch: int = eqx.field(static=True)
@@ -85,12 +82,10 @@ class Task(eqx.Module):
         outer_loss: Callable[[Params, Batch], Any] | None = None,
         batch: int,
         gradient: Callable[[Params, Batch], Params] | None = None,
-        on_vectors: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
         parts: Sequence[tuple[int, int]] | None = None,
     ):
         self.gradient = jax.grad(loss) if gradient is None else gradient
         self.init, self.loss, self.outer_loss = init, loss, outer_loss or loss
-        self.on_vectors = on_vectors
         self.train = self.evaluated_on = jax.tree.map(jnp.asarray, train)
         if evaluated_on is not None:
             self.evaluated_on = jax.tree.map(jnp.asarray, evaluated_on)
@@ -108,16 +103,16 @@ class Task(eqx.Module):
         self, layout: Layout, params: Float[Array, " size"], batch: Batch
     ) -> Float[Array, " size"]:
         """Compute the gradient with respect to parameters in one vector."""
-        if self.on_vectors is not None:
-            return self.on_vectors[0](layout, params, batch)
+        if isinstance(self.gradient, OfVector):
+            return self.gradient.function(layout, params, batch)
         return layout.vector(self.gradient(layout.tree(params), batch))
 
     def vector_outer_loss(
         self, layout: Layout, params: Float[Array, " size"], batch: Batch
     ) -> Float[Array, ""]:
         """Compute the outer loss of parameters in one vector."""
-        if self.on_vectors is not None:
-            return self.on_vectors[1](layout, params, batch)
+        if isinstance(self.outer_loss, OfVector):
+            return self.outer_loss.function(layout, params, batch)
         return self.outer_loss(layout.tree(params), batch)
 
     @property
@@ -178,24 +173,23 @@ def classification(
         ValueError: If `outer_loss` or `evaluated_on` is none of these.
     """
     return _classification(
-        init, functools.partial(mean_loss, apply), None, data, batch, outer_loss, evaluated_on
+        init,
+        lambda what: functools.partial(mean_loss, apply, what),
+        None,
+        *(data, batch, outer_loss, evaluated_on),
     )
 
 
 def _classification(
     init: Callable,
-    loss: Callable[..., Any],
+    loss: Callable[[str], Callable],
     gradient: Callable | None,
     data: Images | Sequence[Images],
     batch: int,
     outer_loss: str,
     evaluated_on: str,
-    vectors: tuple[Callable, Callable] | None = None,
 ) -> Task:
-    """Make the task from `loss(what, params, batch)` and optionally a fast gradient of it.
-
-    Optional, too, are a gradient and a loss for parameters in one vector.
-    """
+    """Make the task from `loss(what)`, a function for each loss, and optionally a fast gradient."""
     if outer_loss not in LOSSES:
         raise ValueError(f"outer_loss must be one of {', '.join(LOSSES)}; got {outer_loss!r}.")
     if evaluated_on not in ("validation", "train"):
@@ -208,13 +202,12 @@ def _classification(
         others = [Images(*(x[n:] for x in each)) for each, n in zip(sets, counts, strict=True)]
     return Task(
         init,
-        functools.partial(loss, "cross-entropy"),
+        loss("cross-entropy"),
         _joined(train),
         evaluated_on=None if others is train else _joined(others),
-        outer_loss=functools.partial(loss, outer_loss),
+        outer_loss=loss(outer_loss),
         batch=batch,
         gradient=gradient,
-        on_vectors=vectors and (vectors[0], functools.partial(vectors[1], outer_loss)),
         parts=[(len(a.labels), len(b.labels)) for a, b in zip(train, others, strict=True)],
     )
 
@@ -267,8 +260,12 @@ def fashion_mnist_task(
     check_sizes("hidden", hidden)
     data = fashion_mnist(size, data_dir=data_dir)
     init = functools.partial(init_dense, (size * size, *hidden, 10))
-    loss, vectors = functools.partial(mean_loss, apply_dense), (dense_gradient, dense_loss)
-    return _classification(init, loss, None, data, batch, outer_loss, evaluated_on, vectors)
+    return _classification(
+        init,
+        lambda what: OfVector(functools.partial(dense_loss, what), is_gradient=False),
+        OfVector(dense_gradient, is_gradient=True),
+        *(data, batch, outer_loss, evaluated_on),
+    )
 
 
 @_with_old_names
@@ -302,7 +299,10 @@ def cifar10_task(
     data = cifar10(data_dir=data_dir)
     init = functools.partial(init_convolutional, blocks, channels)
     return _classification(
-        init, convolutional_loss, convolutional_gradient, data, batch, outer_loss, evaluated_on
+        init,
+        lambda what: functools.partial(convolutional_loss, what),
+        convolutional_gradient,
+        *(data, batch, outer_loss, evaluated_on),
     )
 
 

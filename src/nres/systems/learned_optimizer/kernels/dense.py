@@ -13,9 +13,10 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from nres.systems.learned_optimizer.dense import apply_dense
-from nres.systems.learned_optimizer.fusing import Batch, Layout, interpreted, padded_size
+from nres.systems.learned_optimizer.fusing import Batch, interpreted, padded_size
 from nres.systems.learned_optimizer.kernels.memory import load, store
 from nres.systems.learned_optimizer.losses import cap
+from nres.systems.learned_optimizer.vectors import Layout
 
 WARPS = 8
 
