@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Faller, Spiral, as_users_run, raises_naming
+from helpers import THETA, Faller, Spiral, as_users_run, raises_naming, slow
 from nres.estimators import computing
 from nres.estimators.values import PARTS
 from numpy_pool import NumpyPool
@@ -92,17 +92,20 @@ def collectives(placement):
     return re.findall(r"= (.*?) (all-\w+|reduce-scatter|collective-permute)\(", text)
 
 
-def test_devices_exchange_one_sum_of_gradients_and_a_few_numbers():
+@pytest.mark.parametrize("devices", [slow(2), 4, slow(8)])
+def test_devices_exchange_one_sum_of_gradients_and_a_few_numbers(devices):
+    found = collectives(on(devices))
+    assert {kind for _, kind in found} == {"all-reduce"}
+    assert len(found) <= 6
+    # The gradient is all of it that is as long as theta: the rest are single numbers.
+    sizes = [int(size) for of, _ in found for size in re.findall(r"\[(\d+)\]", of)]
+    assert sizes.count(29) == 1
+    assert max(size for size in sizes if size != 29) <= PARTS
+
+
+def test_one_device_exchanges_nothing():
     other = jax.make_mesh((1,), ("workers",), devices=jax.devices()[3:4])
-    assert collectives(nres.placement.Local()) == collectives(nres.placement.Devices(other)) == []
-    for devices in (2, 4, 8):
-        found = collectives(on(devices))
-        assert {kind for _, kind in found} == {"all-reduce"}
-        assert len(found) <= 6
-        # The gradient is all of it that is as long as theta: the rest are single numbers.
-        sizes = [int(size) for of, _ in found for size in re.findall(r"\[(\d+)\]", of)]
-        assert sizes.count(29) == 1
-        assert max(size for size in sizes if size != 29) <= PARTS
+    assert collectives(nres.placement.Devices(other)) == []
 
 
 def test_workers_and_pools_that_do_not_fit_are_refused():
