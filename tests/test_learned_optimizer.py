@@ -19,7 +19,7 @@ from nres.systems import learned_optimizer as lo
 from nres.systems.learned_optimizer import convolutional, dense, tasks
 from nres.systems.learned_optimizer.losses import mean_loss
 from nres.systems.learned_optimizer.system import _losses
-from nres.systems.learned_optimizer.vectors import Layout
+from nres.systems.learned_optimizer.vectors import Layout, on_vectors
 from nres_paper.learned_optimizer import gradient_norm
 from small_tasks import KEY, small_system, small_task
 
@@ -155,10 +155,13 @@ def test_vectors_and_pytrees_have_the_same_losses():
     assert_same(task.gradient(params, batch), gradient, rtol=1e-5)
     changed = dataclasses.replace(task, outer_loss=lambda p, b: 2 * p[0]["bias"][0] + 7)
     for inner in (task, plain):
-        found = inner.vector_gradient(layout, vector, batch)
+        found = on_vectors(inner.gradient, layout, is_gradient=True)(vector, batch)
         assert_same(layout.tree(found), gradient, rtol=1e-5)
-    np.testing.assert_allclose(task.vector_outer_loss(layout, vector, batch), capped, rtol=1e-6)
-    assert float(changed.vector_outer_loss(layout, vector, batch)) == 7
+    of_vector, other = (
+        on_vectors(t.outer_loss, layout, is_gradient=False) for t in (task, changed)
+    )
+    np.testing.assert_allclose(of_vector(vector, batch), capped, rtol=1e-6)
+    assert float(other(vector, batch)) == 7
 
 
 def test_a_subclass_with_its_own_update_is_used():
@@ -176,8 +179,8 @@ def test_a_subclass_with_its_own_update_is_used():
     step = eqx.filter_jit(system.step)
     state, _ = step(system.init(theta, KEY), theta, jnp.int32(0), KEY)
     assert_same(state.params, system.start)
-    assert system.optimizer.takes_vectors is Louder(4, 1).takes_vectors is False
-    assert small_system().optimizer.takes_vectors
+    assert system.optimizer.update_vector is Louder(4, 1).update_vector is None
+    assert small_system().optimizer.update_vector is not None
     other = eqx.tree_at(lambda s: s.optimizer, small_system(), lo.Momentum())
     assert other.layout is None
 

@@ -49,11 +49,6 @@ class LearnableOptimizer(eqx.Module):
         ```
     """
 
-    @property
-    def takes_vectors(self) -> bool:
-        """True if `update_vector` exists: models are then one vector, which takes fewer kernels."""
-        return False
-
     @abc.abstractmethod
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         """Return the parameters to start learning from."""
@@ -79,21 +74,14 @@ class LearnableOptimizer(eqx.Module):
             The change to add to `params`, and the new accumulators.
         """
 
-    def update_vector(
-        self,
-        theta: Theta,
-        grad: Float[Array, " size"],
-        state: PyTree,
-        param: Float[Array, " size"],
-        t: Int[Array, ""],
-        tensors: tuple[int, ...],
-    ) -> tuple[Float[Array, " size"], PyTree]:
-        """Make one step of training a model whose parameters are one vector.
+    @property
+    def update_vector(self) -> Callable[..., tuple[Array, PyTree]] | None:
+        """A function that updates a model whose parameters are one vector; `None` if there is none.
 
-        The arguments are those of `update`, and the sizes of the model's tensors. If `t` is zero,
-        the result must not depend on `state`.
+        Its arguments are those of `update`, and the sizes of the model's tensors. If `t` is zero,
+        the result must not depend on `state`. With it, models are vectors: this takes few kernels.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no update_vector.")
+        return None
 
     def with_unit_rate(self) -> "LearnableOptimizer":
         """Return this optimizer with a fixed learning rate of 1, if it has a fixed one."""
@@ -281,9 +269,10 @@ class PerParameterNetwork(LearnableOptimizer):
         return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
 
     @property
-    def takes_vectors(self) -> bool:
+    def update_vector(self):
         methods = (type(self).init, type(self).update, type(self).changes)
-        return all(method.__module__ == __name__ for method in methods)  # not a subclass's own
+        ours = all(method.__module__ == __name__ for method in methods)  # not a subclass's own
+        return self._update_vector if ours else None
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         network, weights = self.network, []
@@ -300,10 +289,10 @@ class PerParameterNetwork(LearnableOptimizer):
         grad, param = (
             layout.vector(jax.tree.map(lambda x: x.astype(float), tree)) for tree in (grads, params)
         )
-        change, state = self.update_vector(theta, grad, state, param, t, layout.sizes)
+        change, state = self._update_vector(theta, grad, state, param, t, layout.sizes)
         return jax.tree.map(lambda c, p: c.astype(p.dtype), layout.tree(change), params), state
 
-    def update_vector(self, theta, grad, state, param, t, tensors):
+    def _update_vector(self, theta, grad, state, param, t, tensors):
         times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
         return self.changes(theta, tensors, Inputs(times, grad, param, state, t))
 

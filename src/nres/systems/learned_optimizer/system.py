@@ -1,6 +1,8 @@
 """The system of a learned optimizer: a model that the optimizer trains."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +17,7 @@ from nres.lengths import Lengths
 from nres.system import System, Theta, selected
 from nres.systems.learned_optimizer.optimizers import LearnableOptimizer, PerParameterMLP
 from nres.systems.learned_optimizer.tasks import Params, Task, fashion_mnist_task, index_table
-from nres.systems.learned_optimizer.vectors import Layout
+from nres.systems.learned_optimizer.vectors import Layout, on_vectors
 
 SEQUENCES, OUTER = ("fixed", "random"), ("after", "before")
 # Numbers for the randomness of an episode's data set and scale.
@@ -175,18 +177,18 @@ class LearnedOptimizerSystem(System):
 
     def step(self, state, theta, t, key):
         params, accumulators, drawn = state
-        layout = self.layout
+        gradient, outer_loss, update = self._functions()
         train, evaluated_on = self._batches(t, key, drawn.part)
         model = _times(drawn.scale, params)
-        grads = _times(drawn.scale, self._gradient(layout, model, train))
+        grads = _times(drawn.scale, gradient(model, train))
         if self.cap is not None:
             grads = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0), grads)
-        updates, accumulators = self._update(layout, theta, grads, accumulators, params, t)
+        updates, accumulators = update(theta, grads, accumulators, params, t)
         params = optax.apply_updates(params, updates)
         if self.outer == "before":
-            loss = self._outer_loss(layout, model, train)
+            loss = outer_loss(model, train)
         else:
-            loss = self._outer_loss(layout, _times(drawn.scale, params), evaluated_on)
+            loss = outer_loss(_times(drawn.scale, params), evaluated_on)
         if self.cap is not None:
             loss = jnp.where(loss < self.cap, loss, jnp.asarray(self.cap, loss.dtype))
         return Training(params, accumulators, drawn), loss
@@ -196,26 +198,22 @@ class LearnedOptimizerSystem(System):
     @property
     def layout(self) -> Layout | None:
         """The order of the model's parameters, if they are one vector."""
-        if not self.optimizer.takes_vectors:
+        if self.optimizer.update_vector is None:
             return None
         like = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         alike = all(leaf.dtype == jnp.result_type(float) for leaf in jax.tree.leaves(like))
         return Layout.of(like) if alike else None
 
-    def _gradient(self, layout, model, batch):
-        if layout is None:
-            return self.task.gradient(model, batch)
-        return self.task.vector_gradient(layout, model, batch)
-
-    def _outer_loss(self, layout, model, batch):
-        if layout is None:
-            return self.task.outer_loss(model, batch)
-        return self.task.vector_outer_loss(layout, model, batch)
-
-    def _update(self, layout, theta, grads, accumulators, params, t):
-        if layout is None:
-            return self.optimizer.update(theta, grads, accumulators, params, t)
-        return self.optimizer.update_vector(theta, grads, accumulators, params, t, layout.sizes)
+    def _functions(self) -> tuple[Callable, Callable, Callable]:
+        """Return the gradient, the outer loss and the update of a model in the form it has."""
+        task, layout, update_vector = self.task, self.layout, self.optimizer.update_vector
+        if layout is None or update_vector is None:
+            return task.gradient, task.outer_loss, self.optimizer.update
+        return (
+            on_vectors(task.gradient, layout, is_gradient=True),
+            on_vectors(task.outer_loss, layout, is_gradient=False),
+            functools.partial(update_vector, tensors=layout.sizes),
+        )
 
     def _batches(self, t, key, part):
         data = (self.task.train, self.task.evaluated_on)

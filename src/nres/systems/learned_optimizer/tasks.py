@@ -22,7 +22,7 @@ from nres.systems.learned_optimizer.dispatch import (
     dense_loss,
 )
 from nres.systems.learned_optimizer.losses import LOSSES, mean_loss
-from nres.systems.learned_optimizer.vectors import Layout, OfVector
+from nres.systems.learned_optimizer.vectors import OfVector
 
 Params: TypeAlias = PyTree[Float[Array, "..."]]
 Batch: TypeAlias = PyTree[Array | np.ndarray]
@@ -98,22 +98,6 @@ class Task(eqx.Module):
                 f"parts must be pairs of positive numbers that add up to the {self.sizes[0]:,} "
                 f"examples of train and the {self.sizes[1]:,} of evaluated_on, got {self.parts}."
             )
-
-    def vector_gradient(
-        self, layout: Layout, params: Float[Array, " size"], batch: Batch
-    ) -> Float[Array, " size"]:
-        """Compute the gradient with respect to parameters in one vector."""
-        if isinstance(self.gradient, OfVector):
-            return self.gradient.function(layout, params, batch)
-        return layout.vector(self.gradient(layout.tree(params), batch))
-
-    def vector_outer_loss(
-        self, layout: Layout, params: Float[Array, " size"], batch: Batch
-    ) -> Float[Array, ""]:
-        """Compute the outer loss of parameters in one vector."""
-        if isinstance(self.outer_loss, OfVector):
-            return self.outer_loss.function(layout, params, batch)
-        return self.outer_loss(layout.tree(params), batch)
 
     @property
     def sizes(self) -> tuple[int, int]:

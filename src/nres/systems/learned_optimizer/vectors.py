@@ -1,6 +1,7 @@
 """Models whose parameters are one vector, which takes fewer kernels than one array per tensor."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -59,3 +60,21 @@ class OfVector:
         layout = Layout.of(params)
         result = self.function(layout, layout.vector(params), batch)
         return layout.tree(result) if self.is_gradient else result
+
+
+def on_vectors(function: Callable, layout: Layout, *, is_gradient: bool) -> Callable:
+    """Return a function of parameters and a batch for parameters in one vector.
+
+    Args:
+        function: The function of a pytree of parameters; its faster version is used if it has one.
+        layout: The order of the parameters.
+        is_gradient: True if it returns a pytree like the parameters.
+    """
+    if isinstance(function, OfVector):
+        return functools.partial(function.function, layout)
+
+    def of_vector(vector: Float[Array, " size"], batch: Any) -> Any:
+        result = function(layout.tree(vector), batch)
+        return layout.vector(result) if is_gradient else result
+
+    return of_vector
