@@ -61,8 +61,7 @@ def test_measuring_on_several_devices():
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-3)
 
 
-def test_one_device_needs_no_mesh():
-    assert on(1).is_default
+def test_a_mesh_of_one_device_computes_on_that_device():
     other = jax.make_mesh((1,), ("workers",), devices=jax.devices()[3:4])
     placement = nres.placement.Devices(other)
     estimator = nres.NRES(Faller(), workers=3, window=4, sigma=0.1, placement=placement)
@@ -104,8 +103,7 @@ def test_devices_exchange_one_sum_of_gradients_and_a_few_numbers(devices):
 
 
 def test_one_device_exchanges_nothing():
-    other = jax.make_mesh((1,), ("workers",), devices=jax.devices()[3:4])
-    assert collectives(nres.placement.Devices(other)) == []
+    assert collectives(on(1)) == []
 
 
 def test_workers_and_pools_that_do_not_fit_are_refused():

@@ -56,11 +56,6 @@ class Devices(Placement):
     def __repr__(self) -> str:
         return f"Devices({self.mesh})"
 
-    @property
-    def is_default(self) -> bool:
-        """True for JAX's default device alone, which is faster without a mesh."""
-        return self.mesh.devices.ravel().tolist() == jax.devices()[:1]
-
     def can_trace(self, pool):
         return True
 
@@ -73,8 +68,6 @@ class Devices(Placement):
             )
 
     def begin(self, estimator, theta, workers):
-        if self.is_default:
-            return estimator.begin(theta, workers)
         carries = jax.eval_shape(lambda: estimator.begin(theta, workers)) is not None
         across, second = P(self.mesh.axis_names), P(None, self.mesh.axis_names)
 
@@ -90,8 +83,6 @@ class Devices(Placement):
 
     def run(self, estimator, theta, update, workers, carry, length):
         estimator = estimator.at(update)
-        if self.is_default:
-            return WindowOutcome(*run_window(estimator, theta, workers, carry, length))
 
         def on_device(given, workers, carry, length):
             estimator, theta = given
@@ -134,12 +125,8 @@ class Devices(Placement):
         return mapped(arrays, *arguments)
 
     def replicate(self, tree):
-        if self.is_default:
-            return super().replicate(tree)
         sharding = NamedSharding(self.mesh, P())
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x), sharding), tree)
 
     def everywhere(self, array):
-        if self.is_default:
-            return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, P()))
