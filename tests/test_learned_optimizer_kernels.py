@@ -48,6 +48,37 @@ def test_the_network_kernels_are_plain_jax():
     assert not fusable(network, thetas[0], half)
 
 
+def test_products_of_the_network_may_use_half_precision(monkeypatch):
+    """Half precision has eleven digits, and gradients of any size do not leave its range."""
+    shape, tensors = Network((19, 16, 16, 2)), (130,)
+    theta = jax.random.normal(KEY, (shape.size,)) / 4
+    dot, half = jnp.dot, lambda x: x.astype(jnp.float16).astype(jnp.float32)
+    monkeypatch.setattr(jnp, "dot", lambda x, y, **options: dot(half(x), half(y), **options))
+    for scale in (1e-8, 1.0, 1e8):
+        given = inputs(1, 130)
+        given = given._replace(
+            grad=scale * given.grad[0], param=given.param[0], means=scale * given.means[0]
+        )
+        plain = plain_step(shape, tensors, theta, given)[0]
+        change = fused_step(shape, tensors, theta, given)[0]
+        assert np.linalg.norm(change - plain) < 1e-3 * np.linalg.norm(plain)
+        assert (change != plain).any()
+
+
+@pytest.mark.parametrize(
+    ("asked", "usual", "moderate"),
+    [
+        (None, "TF32_TF32_F32", "F16_F16_F32"),
+        ("highest", "TF32_TF32_F32_X3", "TF32_TF32_F32_X3"),
+    ],
+)
+def test_products_are_as_precise_as_jax_is_asked_to_be(asked, usual, moderate, monkeypatch):
+    monkeypatch.setattr(fusing, "interpreted", lambda: False)
+    with jax.default_matmul_precision(asked):
+        assert fusing.precision() == jax.lax.DotAlgorithmPreset[usual]
+        assert fusing.precision(moderate=True) == jax.lax.DotAlgorithmPreset[moderate]
+
+
 @pytest.mark.slow
 def test_the_kernels_of_the_model_are_plain_jax():
     params = jnp.stack([perceptron(key) for key in jax.random.split(KEY, 2)])

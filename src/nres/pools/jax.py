@@ -261,7 +261,7 @@ def default_unroll(equations: int, lanes: int, window: int) -> int:
     if jax.default_backend() == "cpu":
         best = 2 if equations <= 50 else 1
     else:
-        best = max(1, min(50 if lanes < 2**19 else 25, 2500 // max(1, equations)))
+        best = max(1, min(100 if lanes < 2**19 else 25, 3000 // max(1, equations)))
     near = [n for n in range(-(-best // 2), best + 1) if window % n == 0]
     return near[-1] if near else best
 

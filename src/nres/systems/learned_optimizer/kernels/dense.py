@@ -5,6 +5,7 @@ starting kernels. Here one program computes everything for one model and one bat
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
-from nres.systems.learned_optimizer.dense import apply_dense
 from nres.systems.learned_optimizer.fusing import Batch, interpreted, padded_size
 from nres.systems.learned_optimizer.kernels.memory import load, store
 from nres.systems.learned_optimizer.losses import cap
@@ -49,46 +49,86 @@ def _call(name, kernel, layout, params, batch, result, **options):
 
 
 def _gradient_kernel(images, labels, vector, result, *, layout):
-    """Compute the gradient of one model on one batch per program."""
-    loss, params = _loss(images, labels, vector, layout, "cross-entropy")
-    leaves = jax.tree.leaves(jax.grad(loss)(params))
-    for start, shape, grad in zip(layout.starts, layout.shapes, leaves, strict=True):
-        at, mask = _places(start, shape)
-        store(result, at, grad, mask)
+    """Compute the gradient of one model on one batch per program.
+
+    Registers are scarce: they keep the inputs of the activations, and what else the gradient needs
+    is computed again.
+    """
+    model, pixels, target = _model(vector, layout), _bytes(images), labels[...]
+    *inside, logits = _forward(model, pixels)
+    logits, largest, total, column = _softmax(logits, layout)
+    chosen = (column == target[:, None]).astype(jnp.float32)
+    after = (jnp.exp(logits - largest[:, None]) / total[:, None] - chosen) / logits.shape[0]
+    parts = list(zip(layout.starts, layout.shapes, strict=True))
+    for i, (_, weight) in reversed(list(enumerate(model))):
+        bias_part, weight_part = parts[2 * i : 2 * i + 2]
+        _write(result, bias_part, jnp.sum(after, axis=0))
+        if i:
+            x, slope = _gelu(inside.pop())
+            _write(result, weight_part, x.T @ after)
+            after = (after @ weight.T) * slope
+        else:
+            _write(result, weight_part, (pixels.astype(jnp.float32).T @ after) * (1 / 255))
 
 
 def _loss_kernel(images, labels, vector, result, *, layout, what):
     """Compute the loss of one model on one batch per program."""
-    loss, params = _loss(images, labels, vector, layout, what)
-    result[0] = loss(params)
+    model, pixels, target = _model(vector, layout), _bytes(images), labels[...]
+    *_, logits = _forward(model, pixels)
+    logits, largest, total, column = _softmax(logits, layout)
+    chosen = jnp.sum(jnp.where(column == target[:, None], logits, 0.0), axis=1)
+    losses = jnp.log(total) + largest - chosen
+    if what == "capped":
+        most = cap(layout.shapes[-1][-1])
+        losses = jnp.where(losses > most, most, losses)
+    result[0] = jnp.sum(losses) / logits.shape[0]
 
 
-def _loss(images, labels, vector, layout, what):
-    """Return the loss as a function of parameters, and the parameters padded to powers of two."""
+def _model(vector, layout: Layout) -> list[tuple[Array, Array]]:
+    """Read the bias and the weight of each layer; in the vector, they have this order."""
     parts = zip(layout.starts, layout.shapes, strict=True)
-    leaves = [load(vector, *_places(start, shape)) for start, shape in parts]
-    params = jax.tree.unflatten(layout.structure, leaves)
+    leaves = [load(vector, *_places(*part)) for part in parts]
+    return list(zip(leaves[::2], leaves[1::2], strict=True))
+
+
+def _forward(model, pixels):
+    """Return the inputs of all activations, and the logits."""
+    inside: list[Array] = []
+    for bias, weight in model:
+        if inside:
+            x = _gelu(inside[-1])[0] @ weight
+        else:  # bytes are exact in TF32; fractions would not be
+            x = (pixels.astype(jnp.float32) @ weight) * (1 / 255)
+        inside.append(x + bias[None, :])
+    return inside
+
+
+def _gelu(x):
+    """Return `jax.nn.gelu` and its derivative, in few instructions."""
+    a, b = math.sqrt(2 / math.pi), 0.044715 * math.sqrt(2 / math.pi)
+    square, half = x * x, 0.5 * x
+    # The approximation has as many digits as TF32.
+    tanh = (jnp.tanh if interpreted() else triton.approx_tanh)(x * (a + b * square))
+    slope = 0.5 + 0.5 * tanh + half * (1 - tanh * tanh) * (a + 3 * b * square)
+    return half + half * tanh, slope
+
+
+def _softmax(logits, layout):
+    """Return the logits of all classes, their maximum, the sum of exponentials, and a counter."""
     classes = layout.shapes[-1][-1]
-    pixels = _pixels(images).astype(jnp.float32) / 255
-    target = labels[...]
-
-    def loss(params):
-        logits = apply_dense(params, pixels)
-        column = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :]
-        logits = jnp.where(column < classes, logits, -1e30)
-        largest = jax.lax.stop_gradient(jnp.max(logits, axis=1))
-        largest = jnp.where(jnp.abs(largest) < jnp.inf, largest, 0.0)  # as `logsumexp` does
-        total = jnp.sum(jnp.exp(logits - largest[:, None]), axis=1)
-        chosen = jnp.sum(jnp.where(column == target[:, None], logits, 0.0), axis=1)
-        losses = jnp.log(total) + largest - chosen
-        if what == "capped":
-            losses = jnp.where(losses > cap(classes), cap(classes), losses)
-        return jnp.sum(losses) / pixels.shape[0]
-
-    return loss, params
+    column = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :]
+    logits = jnp.where(column < classes, logits, -1e30)
+    largest = jnp.max(logits, axis=1)
+    largest = jnp.where(jnp.abs(largest) < jnp.inf, largest, 0.0)  # as `logsumexp` does
+    return logits, largest, jnp.sum(jnp.exp(logits - largest[:, None]), axis=1), column
 
 
-def _pixels(images):
+def _write(result, part, value):
+    at, mask = _places(*part)
+    store(result, at, value, mask)
+
+
+def _bytes(images):
     index, mask = _index(images.shape)
     return triton.load(images.at[index], mask=mask, other=jnp.zeros((), images.dtype))
 

@@ -49,8 +49,9 @@ def fused_step(
         for tensor, (start, size) in enumerate(zip(starts, tensors, strict=True))
         for first in range(0, size, block * loops)
     ]
+    products = precision(moderate=True)
     change = call(
-        functools.partial(_network_kernel, network=network, block=block, precision=precision()),
+        functools.partial(_network_kernel, network=network, block=block, precision=products),
         grid=(len(programs),),
         out_shape=jax.ShapeDtypeStruct(grad.shape, grad.dtype),
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
@@ -76,15 +77,15 @@ def _measure_kernel(table, t, grad, param, old, new, scales):
         inside = offset < size
         at = start + offset
         load = functools.partial(triton.load, mask=inside, other=0.0)
-        g = load(grad.at[at])
-        rows = []
-        for row, decay in enumerate(DECAYS):
-            before = triton.load(old.at[row, at], mask=inside & later, other=0.0)
-            mean = decay * before + (1 - decay) * g
+        # Everything is read before anything is written: a read after a write waits for both.
+        g, p = load(grad.at[at]), load(param.at[at])
+        before = [
+            triton.load(old.at[row, at], mask=inside & later, other=0.0) for row in range(MEANS)
+        ]
+        rows = [decay * mean + (1 - decay) * g for decay, mean in zip(DECAYS, before, strict=True)]
+        for row, mean in enumerate(rows):
             triton.store(new.at[row, at], mean, mask=inside)
-            rows.append(mean)
-        rows += [g, load(param.at[at])]
-        return tuple(total + row * row for total, row in zip(sums, rows, strict=True))
+        return tuple(total + row * row for total, row in zip(sums, [*rows, g, p], strict=True))
 
     zeros = (jnp.zeros(MEASURED, jnp.float32),) * ROWS
     sums = jax.lax.fori_loop(0, pl.cdiv(size, MEASURED), part, zeros)
@@ -101,6 +102,7 @@ def _network_kernel(
     inputs, *hidden, _ = network.sizes
     (matrix, bias_at), *others, last = network.offsets()
     numbers = functools.partial(jnp.arange, dtype=jnp.int32)
+    dot = functools.partial(jnp.dot, precision=precision, preferred_element_type=jnp.float32)
 
     def rows(at, count, width, there):
         """Load rows of a matrix, with zeros after the last existing row."""
@@ -111,22 +113,26 @@ def _network_kernel(
     def vector(at, width):
         return theta[pl.ds(at, width)]
 
-    # Matrix units need at least sixteen inputs: those after the six means are zeros.
+    # Matrix units take sixteen inputs. The two after those of the network are 1, and multiply the
+    # bias: its value in half precision, and the rest of it.
     row = numbers(16)
-    scale = triton.load(scales.at[tensor, row], mask=row < MEANS, other=0.0)
-    first = rows(matrix, 16, hidden[0], MEANS) * scale[:, None]
-    alone = [
-        vector(matrix + (MEANS + i) * hidden[0], hidden[0]) * scales[tensor, MEANS + i]
-        for i in range(2)
-    ]
+    scale = triton.load(scales.at[tensor, row], mask=row < ROWS, other=0.0)[None, :]
     clock = triton.load(time.at[row], mask=row < inputs - ROWS, other=0.0)
     of_time = rows(matrix + ROWS * hidden[0], 16, hidden[0], inputs - ROWS)
     bias = vector(bias_at, hidden[0]) + jnp.sum(of_time * clock[:, None], axis=0)
+    coarse = bias.astype(jnp.float16).astype(jnp.float32)
+    column = row[:, None]
+    first = rows(matrix, 16, hidden[0], ROWS)
+    first = jnp.where(column == ROWS, coarse[None, :], first)
+    first = jnp.where(column == ROWS + 1, (bias - coarse)[None, :], first)
+    ones = ((row >= ROWS) & (row < ROWS + 2)).astype(jnp.float32)[None, :]
     layers = [
         (rows(matrix, m, n, m), vector(bias_at, n))
         for (matrix, bias_at), m, n in zip(others, hidden, hidden[1:], strict=False)
     ]
-    ends = [theta.at[last[0] + 2 * numbers(hidden[-1]) + i][...] for i in range(2)]
+    of_hidden = numbers(hidden[-1])[:, None]
+    at = last[0] + 2 * of_hidden + row[None, :]
+    last_matrix = triton.load(theta.at[at], mask=(row < 2)[None, :] & (of_hidden >= 0), other=0.0)
 
     def part(i, carry):
         at = start + i * block + numbers(block)
@@ -137,15 +143,16 @@ def _network_kernel(
             mask=inside[:, None] & (row < MEANS)[None, :],
             other=0.0,
         )
-        x = jnp.dot(x, first, precision=precision) + bias[None, :]
-        for ref, weight in zip((grad, param), alone, strict=True):
-            x += load(ref.at[at])[:, None] * weight[None, :]
-        x = relu(x)
+        alone = load(grad.at[at]), load(param.at[at])
+        for number, one in enumerate(alone):
+            x = jnp.where(row[None, :] == MEANS + number, one[:, None], x)
+        x = relu(dot(x * scale + ones, first))
         for weight, added in layers:
-            x = relu(jnp.dot(x, weight, precision=precision) + added[None, :])
+            x = relu(dot(x, weight) + added[None, :])
+        outputs = dot(x, last_matrix)
         direction, magnitude = (
-            jnp.sum(x * weight[None, :], axis=1) + theta[last[1] + i]
-            for i, weight in enumerate(ends)
+            jnp.sum(jnp.where(row[None, :] == i, outputs, 0.0), axis=1) + theta[last[1] + i]
+            for i in range(2)
         )
         triton.store(change.at[at], parameter_change(direction, magnitude), mask=inside)
         return carry
