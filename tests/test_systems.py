@@ -7,6 +7,7 @@ import pytest
 
 import nres
 from helpers import THETA, Faller, Twin, Wave, state_at_step_0, z_scores
+from nres.pools.jax import default_unroll
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(1)
@@ -109,6 +110,21 @@ def test_unrolling_the_scan_changes_nothing():
         estimator = nres.NRES(pool, workers=3, window=5, sigma=0.1)
         results.append(estimator.estimate(theta, state_at_step_0(estimator, theta, KEY)).grad)
     np.testing.assert_allclose(*results, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("backend", "step", "lanes", "expected"),
+    [
+        ("cpu", jnp.sin, 400, 2),
+        ("gpu", jnp.sin, 400, 100),
+        ("gpu", jnp.sin, 2**20, 25),
+        ("gpu", jax.jit(lambda x: x * (x @ x)), 400, 4),
+    ],
+)
+def test_steps_are_unrolled_as_far_as_it_pays(backend, step, lanes, expected, monkeypatch):
+    """A matrix product is a kernel of its own, so unrolling it only takes time to compile."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert default_unroll(jax.make_jaxpr(step)(jnp.ones(3)), lanes, 100) == expected
 
 
 class Watched(nres.System):

@@ -330,14 +330,12 @@ def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, 
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
 
 
-@pytest.mark.parametrize("limit", [0, 2**26])
-def test_updates_that_start_together_are_the_same(limit, monkeypatch):
-    estimator = nres.NRES(Wave(), workers=2, window=5, sigma=0.1)
+def test_updates_that_start_together_are_the_same(monkeypatch):
+    estimator = nres.NRES(Wave(), workers=2, window=1, sigma=0.1)
     arguments = estimator, optax.sgd(0.1), THETA[Wave]
     alone = nres.train(*arguments, updates=9, key=KEY)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(updates, "BUNDLE", 6)
-    monkeypatch.setattr(updates, "TOGETHER_BYTES", limit)
     jax.clear_caches()
     bundled = nres.train(*arguments, updates=9, key=KEY)
     np.testing.assert_allclose(bundled.history.loss, alone.history.loss, rtol=1e-5)

@@ -32,10 +32,9 @@ DISPATCH_UPDATES = 4096
 # sequential steps.
 BUNDLE = 32
 BUNDLE_STEPS = 3200
-# A bundle starts the kernels of this many updates together, unless an update changes more bytes
-# than these: then the kernels take so long that their start does not matter.
-TOGETHER = 4
-TOGETHER_BYTES = 2**26
+# Updates with at most so many steps together are compiled into one iteration of a bundle, whose
+# kernels a GPU starts at once.
+TOGETHER_STEPS = 4
 
 
 # The numbers that are recorded of every update. Diagnostics follow the floats, and the numbers that
@@ -296,8 +295,7 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
         record = jax.lax.dynamic_update_index_in_dim(record, row, i, 0)
         return (*after, estimate.state), record
 
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(position))
-    together = min(TOGETHER if size <= TOGETHER_BYTES else 1, bundle)
+    together = min(max(1, TOGETHER_STEPS // estimator.window), bundle)
 
     def one_bundle(i, loop):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -175,7 +176,7 @@ class JaxPool(eqx.Module, TraceablePool):
         total = jnp.zeros((), at_least_single(step_shape[1].dtype))
         taken = jnp.zeros((), jnp.int32)
         first = lane.state
-        unroll = self.unroll or default_unroll(_count_equations(jaxpr), lanes, window)
+        unroll = self.unroll or default_unroll(jaxpr, lanes, window)
         steps = jnp.arange(window, dtype=start.dtype)
         scan = _scan_packed if _packs(lane.state, total) else jax.lax.scan
         (lane, total, taken), _ = scan(body, (lane, total, taken), steps, unroll=unroll)
@@ -244,35 +245,44 @@ def _scan_packed(body, carry, steps, unroll):
     return unpack(packed), None
 
 
-def default_unroll(equations: int, lanes: int, window: int) -> int:
+def default_unroll(step: Any, lanes: int, window: int) -> int:
     """Choose the number of steps to compile into one iteration of the scan.
 
     The choice is based on measurements of Lorenz, whose step has 27 operations. A CPU gains little
     from more than two steps, and loses by them if a step has 60 operations or more. On a GPU, a
     long iteration is one kernel instead of many: its length is limited by the compilation time, and
-    with very many lanes by the number of registers.
+    with very many lanes by the number of registers. Matrix products are kernels of their own, so
+    steps with products gain only what starting an iteration costs.
 
     Args:
-        equations: The number of operations in the jaxpr of one step.
+        step: The jaxpr of one step.
         lanes: The number of unrolls in the batch.
         window: The number of steps of a window. A divisor of it is preferred if one is near: a
             remainder would be compiled separately, and doubles the memory of backpropagation.
     """
+    names = list(_operations(step))
     if jax.default_backend() == "cpu":
-        best = 2 if equations <= 50 else 1
+        best = 2 if len(names) <= 50 else 1
+    elif _OWN_KERNELS.isdisjoint(names):
+        best = max(1, min(100 if lanes < 2**19 else 25, 3000 // max(1, len(names))))
     else:
-        best = max(1, min(100 if lanes < 2**19 else 25, 3000 // max(1, equations)))
+        best = 4
     near = [n for n in range(-(-best // 2), best + 1) if window % n == 0]
     return near[-1] if near else best
 
 
-def _count_equations(jaxpr: Any) -> int:
-    """Count the operations in a jaxpr, including those of the functions that it calls."""
-    count = 0
+_OWN_KERNELS = frozenset({"dot_general", "conv_general_dilated", "pallas_call"})
+
+
+def _operations(jaxpr: Any) -> Iterator[str]:
+    """Yield the names of the operations in a jaxpr, including those in functions that it calls."""
     for equation in jaxpr.eqns:
         inner = [p for p in jax.tree.leaves(list(equation.params.values())) if hasattr(p, "eqns")]
-        count += sum(map(_count_equations, inner)) if inner else 1
-    return count
+        if equation.primitive.name in _OWN_KERNELS or not inner:
+            yield equation.primitive.name
+        else:
+            for each in inner:
+                yield from _operations(each)
 
 
 def as_pool(given: Any) -> Pool:
