@@ -17,17 +17,19 @@ from nres.systems.learned_optimizer.vectors import Layout
 from small_tasks import KEY, blobs, inputs
 
 SLOW = pytest.mark.slow
-LAYOUT = Layout.of(dense.init_dense((4, 20, 3), KEY))
+SIZES = (4, 20, 17, 3)
+LAYOUT = Layout.of(dense.init_dense(SIZES, KEY))
 BLOCKS = convolutional.plain_block, convolutional_kernels.fused_block
 
 
 def perceptron(key):
-    return LAYOUT.vector(dense.init_dense((4, 20, 3), key))
+    return LAYOUT.vector(dense.init_dense(SIZES, key))
 
 
-def test_the_network_kernels_are_plain_jax():
+@pytest.mark.parametrize("hidden", [(16, 16), (32,), (128, 16, 32)])
+def test_the_network_kernels_are_plain_jax(hidden):
     """Tensors are larger and smaller than a block, in several lanes."""
-    network, tensors = Network((19, 16, 16, 2)), (700, 3, 130)
+    network, tensors = Network((19, *hidden, 2)), (700, 3, 130)
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))
     axes = (0, Inputs(None, 0, 0, 0, None))
@@ -43,13 +45,14 @@ def test_the_network_kernels_are_plain_jax():
         rest = np.array([0.9, 0.5, 0.1, 0.01, 0.001, 0.0001])[:, None]
         np.testing.assert_allclose(means, rest * np.asarray(given.grad)[:, None], rtol=1e-6)
     assert fusable(network, thetas[0], given)
-    assert not fusable(Network((19, 5, 2)), thetas[0], given)
+    for sizes in ((19, 5, 2), (19, 2), (30, 16, 2)):
+        assert not fusable(Network(sizes), thetas[0], given)
     half = given._replace(grad=given.grad.astype(jnp.bfloat16))
     assert not fusable(network, thetas[0], half)
 
 
 def test_products_of_the_network_may_use_half_precision(monkeypatch):
-    """Half precision has eleven digits, and gradients of any size do not leave its range."""
+    """Half precision has eleven bits, and gradients of any size do not leave its range."""
     shape, tensors = Network((19, 16, 16, 2)), (130,)
     theta = jax.random.normal(KEY, (shape.size,)) / 4
     dot, half = jnp.dot, lambda x: x.astype(jnp.float16).astype(jnp.float32)
@@ -70,6 +73,7 @@ def test_products_of_the_network_may_use_half_precision(monkeypatch):
     [
         (None, "TF32_TF32_F32", "F16_F16_F32"),
         ("highest", "TF32_TF32_F32_X3", "TF32_TF32_F32_X3"),
+        ("BF16_BF16_F32_X9", "TF32_TF32_F32_X3", "TF32_TF32_F32_X3"),
     ],
 )
 def test_products_are_as_precise_as_jax_is_asked_to_be(asked, usual, moderate, monkeypatch):
@@ -79,7 +83,24 @@ def test_products_are_as_precise_as_jax_is_asked_to_be(asked, usual, moderate, m
         assert fusing.precision(moderate=True) == jax.lax.DotAlgorithmPreset[moderate]
 
 
-@pytest.mark.slow
+def test_a_large_bias_is_no_error_of_the_network_kernels():
+    shape, tensors = Network((19, 16, 2)), (20,)
+    theta = jnp.zeros(shape.size).at[19 * 16].set(1e5).at[20 * 16].set(1.0)
+    given = inputs(1, 20)
+    given = given._replace(grad=given.grad[0], param=given.param[0], means=given.means[0])
+    found = fused_step(shape, tensors, theta, given)[0]
+    np.testing.assert_allclose(found, plain_step(shape, tensors, theta, given)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("asked", "approximate"), [(None, True), ("highest", False)])
+def test_tanh_is_as_precise_as_jax_is_asked_to_be(asked, approximate, monkeypatch):
+    with_a_gpu(monkeypatch)
+    batch = jnp.zeros((16, 4), jnp.uint8), jnp.zeros(16, jnp.uint8)
+    with jax.default_matmul_precision(asked):
+        gradient = functools.partial(dense_kernels.fused_gradient, LAYOUT)
+        assert ("tanh.approx" in str(jax.make_jaxpr(gradient)(PERCEPTRON, batch))) == approximate
+
+
 def test_the_kernels_of_the_model_are_plain_jax():
     params = jnp.stack([perceptron(key) for key in jax.random.split(KEY, 2)])
     data = blobs(16)

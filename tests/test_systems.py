@@ -119,6 +119,7 @@ def test_unrolling_the_scan_changes_nothing():
         ("gpu", jnp.sin, 400, 100),
         ("gpu", jnp.sin, 2**20, 25),
         ("gpu", jax.jit(lambda x: x * (x @ x)), 400, 4),
+        ("gpu", lambda x: sum([x] * 2000) * (x @ x), 400, 1),
     ],
 )
 def test_steps_are_unrolled_as_far_as_it_pays(backend, step, lanes, expected, monkeypatch):

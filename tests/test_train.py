@@ -330,14 +330,28 @@ def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, 
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
 
 
-def test_updates_that_start_together_are_the_same(monkeypatch):
-    estimator = nres.NRES(Wave(), workers=2, window=1, sigma=0.1)
+@pytest.mark.parametrize(
+    ("window", "operations", "together"), [(1, 6000, 3), (1, 60, 1), (5, 6000, 1)]
+)
+def test_updates_that_start_together_are_the_same(window, operations, together, monkeypatch):
+    estimator = nres.NRES(Wave(), workers=2, window=window, sigma=0.1)
     arguments = estimator, optax.sgd(0.1), THETA[Wave]
     alone = nres.train(*arguments, updates=9, key=KEY)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(updates, "BUNDLE", 6)
+    found, loop = [], jax.lax.fori_loop
+
+    def watched(*arguments, unroll=None):
+        found.append(unroll)
+        return loop(*arguments, unroll=unroll)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "gpu")
+        patch.setattr(jax.lax, "fori_loop", watched)
+        patch.setattr(updates, "BUNDLE", 6)
+        patch.setattr(updates, "TOGETHER_OPERATIONS", operations)
+        jax.clear_caches()
+        bundled = nres.train(*arguments, updates=9, key=KEY)
     jax.clear_caches()
-    bundled = nres.train(*arguments, updates=9, key=KEY)
+    assert max(unroll or 1 for unroll in found) == together
     np.testing.assert_allclose(bundled.history.loss, alone.history.loss, rtol=1e-5)
     np.testing.assert_allclose(bundled.theta, alone.theta, rtol=1e-5)
 

@@ -19,6 +19,7 @@ from nres.estimators.computing import compute_estimate, starting_points, steps_a
 from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
 from nres.measured import joined, learned
+from nres.pools.jax import operations
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
 from nres.workers import Steps, worker_keys
@@ -32,9 +33,10 @@ DISPATCH_UPDATES = 4096
 # sequential steps.
 BUNDLE = 32
 BUNDLE_STEPS = 3200
-# Updates with at most so many steps together are compiled into one iteration of a bundle, whose
-# kernels a GPU starts at once.
-TOGETHER_STEPS = 4
+# Updates that together take at most this many steps, and this many operations, are compiled into
+# one iteration of a bundle, so that a GPU starts their kernels at once.
+TOGETHER_STEPS = 5
+TOGETHER_OPERATIONS = 6000
 
 
 # The numbers that are recorded of every update. Diagnostics follow the floats, and the numbers that
@@ -142,6 +144,10 @@ class CompiledUpdates:
 
     def compile(self, position: Position, update: int) -> Position:
         """Compile everything that a run from this update on needs."""
+        theta, optimizer_state, state = position
+        # As updates return them: another layout would be another program.
+        laid_out = self.estimator.placement.replicate((theta, optimizer_state))
+        position = (*laid_out, state)
         for bundle in self.chunks.bundles(update):
             position, _ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
         return position
@@ -295,8 +301,6 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
         record = jax.lax.dynamic_update_index_in_dim(record, row, i, 0)
         return (*after, estimate.state), record
 
-    together = min(max(1, TOGETHER_STEPS // estimator.window), bundle)
-
     def one_bundle(i, loop):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
         return jax.lax.fori_loop(0, bundle, body, loop, unroll=together)
@@ -304,6 +308,11 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
     words = jnp.result_type(float).itemsize // 4
     columns = words * len(float_names(estimator)) + len(integer_names(estimator))
     record = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
+    most = TOGETHER_STEPS // estimator.window if bundle > 1 else 1
+    if most > 1:
+        traced = jax.make_jaxpr(one_update)(jnp.int32(0), (position, record))
+        most = min(most, TOGETHER_OPERATIONS // sum(1 for _ in operations(traced)))
+    together = max(n for n in range(1, bundle + 1) if bundle % n == 0 and n <= max(1, most))
     return jax.lax.fori_loop(0, bundles, one_bundle, (position, record))
 
 

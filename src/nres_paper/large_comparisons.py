@@ -47,8 +47,8 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
         top=6.0,
         remark=_NOT_PUBLISHED + "The level is what the frequencies of single bytes give "
         f"({UNIGRAM} bits per byte), and pairs of bytes give {BIGRAM}. Values are from the last "
-        "tenth of the text, which is held out. The text is the manual that Python 3.11 ships; "
-        "those of other versions differ a little.",
+        "tenth of the text, which is held out. The text is the manual that Python ships; "
+        "the frequencies are those of version 3.11.",
     ),
     "lopt-rank": Comparison(
         label="",

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -126,7 +127,16 @@ class Devices(Placement):
 
     def replicate(self, tree):
         sharding = NamedSharding(self.mesh, P())
-        return jax.tree.map(lambda x: jax.device_put(np.asarray(x), sharding), tree)
+
+        def copied(x):
+            if isinstance(x, jax.Array):
+                if x.sharding == sharding:
+                    return x
+                if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+                    return jax.device_put(x, sharding)
+            return jax.device_put(np.asarray(x), sharding)
+
+        return jax.tree.map(copied, tree)
 
     def everywhere(self, array):
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, P()))

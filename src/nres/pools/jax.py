@@ -248,11 +248,11 @@ def _scan_packed(body, carry, steps, unroll):
 def default_unroll(step: Any, lanes: int, window: int) -> int:
     """Choose the number of steps to compile into one iteration of the scan.
 
-    The choice is based on measurements of Lorenz, whose step has 27 operations. A CPU gains little
-    from more than two steps, and loses by them if a step has 60 operations or more. On a GPU, a
-    long iteration is one kernel instead of many: its length is limited by the compilation time, and
-    with very many lanes by the number of registers. Matrix products are kernels of their own, so
-    steps with products gain only what starting an iteration costs.
+    The choice for steps without matrix products is based on measurements of Lorenz, whose step has
+    27 operations. A CPU gains little from more than two steps, and loses by them if a step has 60
+    operations or more. On a GPU, a long iteration is one kernel instead of many: its length is
+    limited by the compilation time, and with very many lanes by the number of registers. Products
+    are kernels of their own, so steps with products gain only what starting an iteration costs.
 
     Args:
         step: The jaxpr of one step.
@@ -260,13 +260,13 @@ def default_unroll(step: Any, lanes: int, window: int) -> int:
         window: The number of steps of a window. A divisor of it is preferred if one is near: a
             remainder would be compiled separately, and doubles the memory of backpropagation.
     """
-    names = list(_operations(step))
+    names = list(operations(step))
     if jax.default_backend() == "cpu":
         best = 2 if len(names) <= 50 else 1
     elif _OWN_KERNELS.isdisjoint(names):
         best = max(1, min(100 if lanes < 2**19 else 25, 3000 // max(1, len(names))))
     else:
-        best = 4
+        best = max(1, min(4, 3000 // len(names)))
     near = [n for n in range(-(-best // 2), best + 1) if window % n == 0]
     return near[-1] if near else best
 
@@ -274,7 +274,7 @@ def default_unroll(step: Any, lanes: int, window: int) -> int:
 _OWN_KERNELS = frozenset({"dot_general", "conv_general_dilated", "pallas_call"})
 
 
-def _operations(jaxpr: Any) -> Iterator[str]:
+def operations(jaxpr: Any) -> Iterator[str]:
     """Yield the names of the operations in a jaxpr, including those in functions that it calls."""
     for equation in jaxpr.eqns:
         inner = [p for p in jax.tree.leaves(list(equation.params.values())) if hasattr(p, "eqns")]
@@ -282,7 +282,7 @@ def _operations(jaxpr: Any) -> Iterator[str]:
             yield equation.primitive.name
         else:
             for each in inner:
-                yield from _operations(each)
+                yield from operations(each)
 
 
 def as_pool(given: Any) -> Pool:

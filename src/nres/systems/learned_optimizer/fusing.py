@@ -30,15 +30,20 @@ def precision(*, moderate: bool = False) -> Any:
 
     Args:
         moderate: True if no number is near the ends of half precision's range. Half precision has
-            as many digits as TF32, and its products take half the time.
+            as many significant bits as TF32, and its products take half the time.
     """
     if interpreted():
         return None
     chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if chosen in ("highest", "float32", "F32_F32_F32", "TF32_TF32_F32_X3"):
-        return jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
     preset = jax.lax.DotAlgorithmPreset
+    if chosen not in _TF32:
+        return preset.TF32_TF32_F32_X3
     return preset.F16_F16_F32 if moderate else preset.TF32_TF32_F32
+
+
+# The settings for which TF32 is precise enough.
+_TF32 = (None, "default", "fastest", "high", "tensorfloat32", "TF32_TF32_F32")
+_TF32 += ("bfloat16", "bfloat16_3x", "BF16_BF16_F32", "F16_F16_F32")
 
 
 def padded_size(size: int) -> int:

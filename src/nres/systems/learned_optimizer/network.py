@@ -106,6 +106,11 @@ def parameter_change(direction: Array, magnitude: Array) -> Array:
 def fusable(network: Network, theta: Array, inputs: Inputs) -> bool:
     """Return true if the kernels apply: single precision, hidden widths that are powers of two."""
     arrays = (theta, inputs.time, inputs.grad, inputs.param, inputs.means)
-    return all(array.dtype == jnp.float32 for array in arrays) and all(
-        16 <= width <= 128 and width & (width - 1) == 0 for width in network.sizes[1:-1]
+    times, *hidden = network.sizes[0] - ROWS, *network.sizes[1:-1]
+    return (
+        not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        and all(array.dtype == jnp.float32 for array in arrays)
+        and times <= 16
+        and len(hidden) > 0
+        and all(16 <= width <= 128 and width & (width - 1) == 0 for width in hidden)
     )

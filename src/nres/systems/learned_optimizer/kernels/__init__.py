@@ -23,11 +23,12 @@ kernel resets or changes them, instead of one per tensor.
 
 **Precision.** Products use TF32, as plain JAX does, or three TF32 products if JAX's setting
 `jax_default_matmul_precision` asks for more (`fusing.precision`). `network`, whose inputs are
-divided by their scale, instead multiplies numbers in half precision, which have as many digits as
-TF32; so activations of the network must stay below 65,504. Sums are in single precision.
+divided by their scale, instead multiplies numbers in half precision, which have as many significant
+bits as TF32; activations, weights and biases of the network above 65,504 become infinite. `dense`
+uses the GPU's approximate tanh where TF32 is precise enough. Sums are in single precision.
 
-**Speed.** A program waits for memory more than it computes. So it reads everything that it needs
-before it writes or computes anything, and computes again what it cannot keep in registers.
+**Speed.** A program waits for memory more than it computes. So each iteration reads all of its
+inputs before it writes, and values that do not fit into registers are recomputed.
 
 **Limits.** A model and a batch of `dense` must fit into the registers of one program, the hidden
 layers of `network` are powers of two from 16 to 128, and a block has at most 64 channels; all in

@@ -51,20 +51,20 @@ def _call(name, kernel, layout, params, batch, result, **options):
 def _gradient_kernel(images, labels, vector, result, *, layout):
     """Compute the gradient of one model on one batch per program.
 
-    Registers are scarce: they keep the inputs of the activations, and what else the gradient needs
-    is computed again.
+    Registers are scarce, so the program keeps only the preactivations and recomputes the rest.
     """
     model, pixels, target = _model(vector, layout), _bytes(images), labels[...]
-    *inside, logits = _forward(model, pixels)
-    logits, largest, total, column = _softmax(logits, layout)
-    chosen = (column == target[:, None]).astype(jnp.float32)
+    *preactivations, logits = _forward(model, pixels)
+    logits, largest, total, classes = _exponentials(logits, layout)
+    chosen = (classes == target[:, None]).astype(jnp.float32)
+    # The gradient with respect to the preactivations, from the last layer to the first.
     after = (jnp.exp(logits - largest[:, None]) / total[:, None] - chosen) / logits.shape[0]
     parts = list(zip(layout.starts, layout.shapes, strict=True))
     for i, (_, weight) in reversed(list(enumerate(model))):
         bias_part, weight_part = parts[2 * i : 2 * i + 2]
         _write(result, bias_part, jnp.sum(after, axis=0))
         if i:
-            x, slope = _gelu(inside.pop())
+            x, slope = _gelu(preactivations.pop())
             _write(result, weight_part, x.T @ after)
             after = (after @ weight.T) * slope
         else:
@@ -75,8 +75,8 @@ def _loss_kernel(images, labels, vector, result, *, layout, what):
     """Compute the loss of one model on one batch per program."""
     model, pixels, target = _model(vector, layout), _bytes(images), labels[...]
     *_, logits = _forward(model, pixels)
-    logits, largest, total, column = _softmax(logits, layout)
-    chosen = jnp.sum(jnp.where(column == target[:, None], logits, 0.0), axis=1)
+    logits, largest, total, classes = _exponentials(logits, layout)
+    chosen = jnp.sum(jnp.where(classes == target[:, None], logits, 0.0), axis=1)
     losses = jnp.log(total) + largest - chosen
     if what == "capped":
         most = cap(layout.shapes[-1][-1])
@@ -92,36 +92,38 @@ def _model(vector, layout: Layout) -> list[tuple[Array, Array]]:
 
 
 def _forward(model, pixels):
-    """Return the inputs of all activations, and the logits."""
-    inside: list[Array] = []
+    """Return the preactivations of the hidden layers, and the logits."""
+    found: list[Array] = []
     for bias, weight in model:
-        if inside:
-            x = _gelu(inside[-1])[0] @ weight
+        if found:
+            x = _gelu(found[-1])[0] @ weight
         else:  # bytes are exact in TF32; fractions would not be
             x = (pixels.astype(jnp.float32) @ weight) * (1 / 255)
-        inside.append(x + bias[None, :])
-    return inside
+        found.append(x + bias[None, :])
+    return found
 
 
 def _gelu(x):
     """Return `jax.nn.gelu` and its derivative, in few instructions."""
     a, b = math.sqrt(2 / math.pi), 0.044715 * math.sqrt(2 / math.pi)
     square, half = x * x, 0.5 * x
-    # The GPU's own tanh has as many digits as TF32.
+    # The GPU's own tanh: it changes gradients less than TF32 does.
     quick = precision() == jax.lax.DotAlgorithmPreset.TF32_TF32_F32
     tanh = (triton.approx_tanh if quick else jnp.tanh)(x * (a + b * square))
     slope = 0.5 + 0.5 * tanh + half * (1 - tanh * tanh) * (a + 3 * b * square)
     return half + half * tanh, slope
 
 
-def _softmax(logits, layout):
-    """Return the logits of all classes, their maximum, the sum of exponentials, and a counter."""
-    classes = layout.shapes[-1][-1]
-    column = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :]
-    logits = jnp.where(column < classes, logits, -1e30)
+def _exponentials(logits, layout):
+    """Return the logits, their maximum, the sum of exponentials, and the numbers of the classes.
+
+    Logits that only complete a power of two become very small.
+    """
+    classes = jnp.arange(logits.shape[1], dtype=jnp.int32)[None, :]
+    logits = jnp.where(classes < layout.shapes[-1][-1], logits, -1e30)
     largest = jnp.max(logits, axis=1)
     largest = jnp.where(jnp.abs(largest) < jnp.inf, largest, 0.0)  # as `logsumexp` does
-    return logits, largest, jnp.sum(jnp.exp(logits - largest[:, None]), axis=1), column
+    return logits, largest, jnp.sum(jnp.exp(logits - largest[:, None]), axis=1), classes
 
 
 def _write(result, part, value):

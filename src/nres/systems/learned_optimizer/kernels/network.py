@@ -60,6 +60,7 @@ def fused_step(
     return change, means
 
 
+HALF_MAX = 65504.0
 # The number of parameters that a program of the first kernel reads per iteration, and of its warps.
 MEASURED, MEASURE_WARPS = 512, 4
 # Parameters per iteration, warps and iterations of the second kernel, for narrow and wide networks.
@@ -77,7 +78,7 @@ def _measure_kernel(table, t, grad, param, old, new, scales):
         inside = offset < size
         at = start + offset
         load = functools.partial(triton.load, mask=inside, other=0.0)
-        # Everything is read before anything is written: a read after a write waits for both.
+        # Everything is read before anything is written, since a read after a write would wait.
         g, p = load(grad.at[at]), load(param.at[at])
         before = [
             triton.load(old.at[row, at], mask=inside & later, other=0.0) for row in range(MEANS)
@@ -113,26 +114,25 @@ def _network_kernel(
     def vector(at, width):
         return theta[pl.ds(at, width)]
 
-    # Matrix units take sixteen inputs. The two after those of the network are 1, and multiply the
-    # bias: its value in half precision, and the rest of it.
+    # Matrix units take sixteen inputs: the eight of a parameter, two ones that multiply the bias
+    # (rounded to half precision, and the remainder), and zeros.
     row = numbers(16)
     scale = triton.load(scales.at[tensor, row], mask=row < ROWS, other=0.0)[None, :]
     clock = triton.load(time.at[row], mask=row < inputs - ROWS, other=0.0)
     of_time = rows(matrix + ROWS * hidden[0], 16, hidden[0], inputs - ROWS)
     bias = vector(bias_at, hidden[0]) + jnp.sum(of_time * clock[:, None], axis=0)
-    coarse = bias.astype(jnp.float16).astype(jnp.float32)
-    column = row[:, None]
+    rounded = jnp.clip(bias, -HALF_MAX, HALF_MAX).astype(jnp.float16).astype(jnp.float32)
     first = rows(matrix, 16, hidden[0], ROWS)
-    first = jnp.where(column == ROWS, coarse[None, :], first)
-    first = jnp.where(column == ROWS + 1, (bias - coarse)[None, :], first)
+    first = jnp.where(row[:, None] == ROWS, rounded[None, :], first)
+    first = jnp.where(row[:, None] == ROWS + 1, (bias - rounded)[None, :], first)
     ones = ((row >= ROWS) & (row < ROWS + 2)).astype(jnp.float32)[None, :]
     layers = [
         (rows(matrix, m, n, m), vector(bias_at, n))
         for (matrix, bias_at), m, n in zip(others, hidden, hidden[1:], strict=False)
     ]
-    of_hidden = numbers(hidden[-1])[:, None]
-    at = last[0] + 2 * of_hidden + row[None, :]
-    last_matrix = triton.load(theta.at[at], mask=(row < 2)[None, :] & (of_hidden >= 0), other=0.0)
+    at = last[0] + 2 * numbers(hidden[-1])[:, None] + row[None, :]
+    is_output = jnp.broadcast_to((row < 2)[None, :], at.shape)
+    last_matrix = triton.load(theta.at[at], mask=is_output, other=0.0)
 
     def part(i, carry):
         at = start + i * block + numbers(block)
