@@ -3,8 +3,8 @@
 python benchmarks/environments.py [--quick] [--out FOLDER]
 
 *Bare* is one compiled function that unrolls as many environments for as many steps, with a linear
-policy whose parameters differ among lanes, and nothing else: no noise, no early ends, no resets,
-no gradients.
+policy whose parameters differ among lanes, adds up rewards, and does nothing else: no noise, no
+early ends, no resets, no gradients.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,11 @@ def brax(name: str) -> tuple[Any, Callable, Callable]:
     return (
         nres.systems.BraxEnvironment(env, horizon=200),
         lambda key: (state := env.reset(key), state.obs),
-        lambda state, action: (after := env.step(state, jnp.clip(action, -1, 1)), after.obs),
+        lambda state, action: (
+            after := env.step(state, jnp.clip(action, -1, 1)),
+            after.obs,
+            after.reward,
+        ),
     )
 
 
@@ -42,8 +46,9 @@ def gymnax(name: str) -> tuple[Any, Callable, Callable]:
         return state, observation
 
     def step(state, action):
-        observation, state, *_ = env.step_env(jax.random.PRNGKey(0), state, action, params)
-        return state, observation
+        key = jax.random.PRNGKey(0)
+        observation, state, reward, *_ = env.step_env(key, state, action, params)
+        return state, observation, reward
 
     return system, reset, step
 
@@ -61,12 +66,14 @@ def bare(system, reset: Callable, step: Callable, lanes: int) -> Callable[[], An
     thetas = 0.1 * jax.random.normal(jax.random.key(1), size)
 
     def one_step(carry, _):
-        state, observation = carry
+        state, observation, total = carry
         actions = jnp.einsum("lao,lo->la", thetas, observation)
-        return jax.vmap(step)(state, actions), None
+        state, observation, reward = jax.vmap(step)(state, actions)
+        return (state, observation, total + reward), None
 
     rollout = jax.jit(lambda carry: jax.lax.scan(one_step, carry, length=WINDOW)[0])
-    first = jax.jit(jax.vmap(reset))(jax.random.split(jax.random.PRNGKey(0), lanes))
+    begun = jax.jit(jax.vmap(reset))(jax.random.split(jax.random.PRNGKey(0), lanes))
+    first = (*begun, jnp.zeros(lanes))
     jax.block_until_ready(rollout(first))
     return lambda: jax.block_until_ready(rollout(first))
 

@@ -42,8 +42,10 @@ def precision(*, moderate: bool = False) -> Any:
 
 
 # The settings for which TF32 is precise enough.
-_TF32 = (None, "default", "fastest", "high", "tensorfloat32", "TF32_TF32_F32")
-_TF32 += ("bfloat16", "bfloat16_3x", "BF16_BF16_F32", "F16_F16_F32")
+_TF32 = (
+    *(None, "default", "fastest", "high", "tensorfloat32", "TF32_TF32_F32"),
+    *("bfloat16", "bfloat16_3x", "BF16_BF16_F32", "F16_F16_F32"),
+)
 
 
 def padded_size(size: int) -> int:
