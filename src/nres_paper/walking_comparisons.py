@@ -1,4 +1,4 @@
-"""Comparisons on robots that walk in Brax, as data; they are not in the paper.
+"""Comparisons on robots that walk, in Brax and MuJoCo, as data; they are not in the paper.
 
 The levels are those at which Mania, Guy and Recht, *Simple random search of static linear policies
 is competitive for reinforcement learning* (NeurIPS 2018), call the robots of the same names in
@@ -26,6 +26,10 @@ _BRAX: dict[str, Any] = {
     "of them in sequence, so its runs make fewer updates.",
 }
 
+_HOPPER = (
+    "The level is that of Mania, Guy and Recht (2018). Updates of both methods take as many steps."
+)
+
 
 def _nres(updates: int, every: int) -> PlannedRun:
     return often("nres", updates, every, settings=_NOISE | {"phases": "even"})
@@ -36,6 +40,14 @@ def _fulles(updates: int, every: int, **changes: Any) -> PlannedRun:
 
 
 WALKING_COMPARISONS: Mapping[str, Comparison] = {
+    "walk-hopper": Comparison(
+        claim="The aim is that a linear policy solves Hopper with NRES, with fewer sequential "
+        "steps than with FullES.",
+        system="hopper",
+        runs={"NRES": _nres(1000, 25), "FullES": _fulles(1000, 25)},
+        level=-3.12,
+        **_BRAX | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
+    ),
     "walk-brax-ant": Comparison(
         claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
         system="brax:ant",
