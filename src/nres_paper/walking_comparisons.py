@@ -44,7 +44,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         claim="The aim is that a linear policy solves Hopper with NRES, with fewer sequential "
         "steps than with FullES.",
         system="hopper",
-        runs={"NRES": _nres(1000, 25), "FullES": _fulles(1000, 25)},
+        runs={"NRES": _nres(1200, 25), "FullES": _fulles(1200, 25)},
         level=-3.12,
         **_BRAX | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
     ),

@@ -74,8 +74,8 @@ def _walking(updates: int) -> dict[str, Preset]:
 
 
 def _hopping(**settings: Any) -> Preset:
-    both: dict[str, Any] = {"sigma": "0.025", "optimizer": "adam", "noise": "orthogonal"}
-    return Preset(**(both | settings))
+    both: dict[str, Any] = {"sigma": "0.025", "optimizer": "adam", "updates": 1200}
+    return Preset(noise="orthogonal", **(both | settings))
 
 
 def _echo(**settings: Any) -> Preset:
