@@ -144,10 +144,10 @@ class CompiledUpdates:
 
     def compile(self, position: Position, update: int) -> Position:
         """Compile everything that a run from this update on needs."""
-        theta, optimizer_state, state = position
+        *learner, state = position
         # As updates return them: another layout would be another program.
-        laid_out = self.estimator.placement.replicate((theta, optimizer_state))
-        position = (*laid_out, state)
+        arrays, rest = eqx.partition(learner, lambda x: isinstance(x, jax.Array | np.ndarray))
+        position = (*eqx.combine(self.estimator.placement.replicate(arrays), rest), state)
         for bundle in self.chunks.bundles(update):
             position, _ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
         return position
