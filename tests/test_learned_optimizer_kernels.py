@@ -26,7 +26,9 @@ def perceptron(key):
     return LAYOUT.vector(dense.init_dense(SIZES, key))
 
 
-@pytest.mark.parametrize("hidden", [(16, 16), (32,), (128, 16, 32)])
+@pytest.mark.parametrize(
+    "hidden", [(16, 16), pytest.param((32,), marks=SLOW), pytest.param((128, 16, 32), marks=SLOW)]
+)
 def test_the_network_kernels_are_plain_jax(hidden):
     """Tensors are larger and smaller than a block, in several lanes."""
     network, tensors = Network((19, *hidden, 2)), (700, 3, 130)

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave, as_users_run, raises_naming, state_at_step_0
+from helpers import THETA, Wave, as_users_run, raises_naming, slow, state_at_step_0
 from nres import updates
 from nres.estimators import computing
 from nres.updates import Chunks
@@ -330,13 +330,16 @@ def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, 
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
 
 
+# Numbers of workers that no other test has, so that nothing is compiled already.
 @pytest.mark.parametrize(
-    ("window", "operations", "together"), [(1, 6000, 3), (1, 60, 1), (5, 6000, 1)]
+    ("workers", "window", "operations", "together"),
+    [(17, 1, 6000, 3), (18, 1, 60, 1), slow(19, 5, 6000, 1)],
 )
-def test_updates_that_start_together_are_the_same(window, operations, together, monkeypatch):
-    estimator = nres.NRES(Wave(), workers=2, window=window, sigma=0.1)
+def test_updates_that_start_together_are_the_same(
+    workers, window, operations, together, monkeypatch
+):
+    estimator = nres.NRES(Wave(), workers=workers, window=window, sigma=0.1)
     arguments = estimator, optax.sgd(0.1), THETA[Wave]
-    alone = nres.train(*arguments, updates=9, key=KEY)
     found, loop = [], jax.lax.fori_loop
 
     def watched(*arguments, unroll=None):
@@ -348,10 +351,9 @@ def test_updates_that_start_together_are_the_same(window, operations, together, 
         patch.setattr(jax.lax, "fori_loop", watched)
         patch.setattr(updates, "BUNDLE", 6)
         patch.setattr(updates, "TOGETHER_OPERATIONS", operations)
-        jax.clear_caches()
         bundled = nres.train(*arguments, updates=9, key=KEY)
-    jax.clear_caches()
     assert max(unroll or 1 for unroll in found) == together
+    alone = nres.train(*arguments, updates=9, key=KEY)
     np.testing.assert_allclose(bundled.history.loss, alone.history.loss, rtol=1e-5)
     np.testing.assert_allclose(bundled.theta, alone.theta, rtol=1e-5)
 
