@@ -12,7 +12,7 @@ from nres_paper.claims import Reaches, Slower
 from nres_paper.plans import Comparison, PlannedRun, often
 
 _NOISE = {"noise": "orthogonal"}
-_BRAX: dict[str, Any] = {
+_WALKING: dict[str, Any] = {
     "label": "",
     "tier": "gpu",
     "axis": "seconds",
@@ -25,7 +25,6 @@ _BRAX: dict[str, Any] = {
     "remark": "Both methods take as many steps per update, but FullES takes up to 50 times as many "
     "of them in sequence, so its runs make fewer updates.",
 }
-
 _HOPPER = (
     "The level is that of Mania, Guy and Recht (2018). Updates of both methods take as many steps."
 )
@@ -46,20 +45,20 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="hopper",
         runs={"NRES": _nres(1200, 25), "FullES": _fulles(1200, 25)},
         level=-3.12,
-        **_BRAX | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
+        **_WALKING | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
     ),
     "walk-brax-ant": Comparison(
         claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
         system="brax:ant",
         runs={"NRES": _nres(600, 30), "FullES": _fulles(24, 1, seeds=1)},
         level=-3.58,
-        **_BRAX,
+        **_WALKING,
     ),
     "walk-brax-halfcheetah": Comparison(
         claim="A linear policy solves HalfCheetah in Brax with NRES, sooner than with FullES.",
         system="brax:halfcheetah",
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,
-        **_BRAX,
+        **_WALKING,
     ),
 }

@@ -263,10 +263,9 @@ def default_unroll(step: Any, lanes: int, window: int) -> int:
     names = list(operations(step))
     if jax.default_backend() == "cpu":
         best = 2 if len(names) <= 50 else 1
-    elif _OWN_KERNELS.isdisjoint(names):
-        best = max(1, min(100 if lanes < 2**19 else 25, 3000 // max(1, len(names))))
     else:
-        best = max(1, min(4, 3000 // len(names)))
+        most = (100 if lanes < 2**19 else 25) if _OWN_KERNELS.isdisjoint(names) else 4
+        best = max(1, min(most, 3000 // max(1, len(names))))
     near = [n for n in range(-(-best // 2), best + 1) if window % n == 0]
     return near[-1] if near else best
 

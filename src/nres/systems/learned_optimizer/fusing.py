@@ -30,7 +30,7 @@ def precision(*, moderate: bool = False) -> Any:
 
     Args:
         moderate: True if no number is near the ends of half precision's range. Half precision has
-            as many significant bits as TF32, and its products take half the time.
+            as many significant bits as TF32, and its products are faster.
     """
     if interpreted():
         return None
