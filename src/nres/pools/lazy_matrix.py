@@ -105,10 +105,11 @@ def _dot_general(left: Any, right: Any, *, dimension_numbers: Any, **params: Any
             preferred_element_type=wide,
         )
 
+    # Sums of half-precision products are in single precision, and are stored in half.
     base = jax.lax.dot_general(
         *((matrix.base, x) if first else (x, matrix.base)),
         dimension_numbers,
-        preferred_element_type=wide,
+        preferred_element_type=dtype,
         **params,
     )
     middle = in_order(free(of_near) + "Z", free(axes_of_x))
@@ -119,7 +120,7 @@ def _dot_general(left: Any, right: Any, *, dimension_numbers: Any, **params: Any
         middle,
     )
     change = product(_letters(of_far) + "Z", far.astype(wide), middle, short, result)
-    return (base + change).astype(dtype)
+    return (base.astype(wide) + change).astype(dtype)
 
 
 def _convolve(x: Any, kernel: Any, *, dimension_numbers: Any, **params: Any) -> Any:

@@ -26,20 +26,16 @@ def fused_step(
 ) -> Result:
     """Compute `network_step` with two kernels for GPUs.
 
-    The first brings the running means up to date and measures the tensors; the second applies
-    the network.
+    Both compute the new running means: the first to measure the tensors, the second to apply the
+    network and to store them.
     """
     time, grad, param, means, t = inputs
     call = functools.partial(pl.pallas_call, interpret=interpreted())
     starts = np.cumsum((0, *tensors[:-1]))
-    means, scales = call(
+    scales = call(
         _measure_kernel,
         grid=(len(tensors),),
-        out_shape=(
-            jax.ShapeDtypeStruct(means.shape, means.dtype),
-            jax.ShapeDtypeStruct((len(tensors), ROWS), means.dtype),
-        ),
-        input_output_aliases={4: 0},  # the means, in place: a program reads what it writes
+        out_shape=jax.ShapeDtypeStruct((len(tensors), ROWS), means.dtype),
         compiler_params=triton.CompilerParams(num_warps=MEASURE_WARPS),
         name="measure",
     )(jnp.asarray(np.stack([starts, tensors]), jnp.int32), t[None], grad, param, means)
@@ -50,14 +46,26 @@ def fused_step(
         for first in range(0, size, block * loops)
     ]
     products = precision(moderate=True)
-    change = call(
+    return call(
         functools.partial(_network_kernel, network=network, block=block, precision=products),
         grid=(len(programs),),
-        out_shape=jax.ShapeDtypeStruct(grad.shape, grad.dtype),
+        out_shape=(
+            jax.ShapeDtypeStruct(grad.shape, grad.dtype),
+            jax.ShapeDtypeStruct(means.shape, means.dtype),
+        ),
+        input_output_aliases={7: 1},  # the means, in place: a program reads what it writes
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
         name="network",
-    )(jnp.asarray(np.array(programs).T, jnp.int32), scales, theta, time, grad, param, means)
-    return change, means
+    )(
+        jnp.asarray(np.array(programs).T, jnp.int32),
+        scales,
+        theta,
+        time,
+        t[None],
+        grad,
+        param,
+        means,
+    )
 
 
 HALF_MAX = 65504.0
@@ -67,8 +75,8 @@ MEASURED, MEASURE_WARPS = 512, 4
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
-def _measure_kernel(table, t, grad, param, old, new, scales):
-    """Update the running means and measure one tensor per program."""
+def _measure_kernel(table, t, grad, param, means, scales):
+    """Measure one tensor per program, after an update of the running means."""
     tensor = pl.program_id(0)
     start, size, later = table[0, tensor], table[1, tensor], t[0] > 0
     lanes = jnp.arange(MEASURED, dtype=jnp.int32)
@@ -78,14 +86,11 @@ def _measure_kernel(table, t, grad, param, old, new, scales):
         inside = offset < size
         at = start + offset
         load = functools.partial(triton.load, mask=inside, other=0.0)
-        # Everything is read before anything is written, since a read after a write would wait.
         g, p = load(grad.at[at]), load(param.at[at])
         before = [
-            triton.load(old.at[row, at], mask=inside & later, other=0.0) for row in range(MEANS)
+            triton.load(means.at[row, at], mask=inside & later, other=0.0) for row in range(MEANS)
         ]
         rows = [decay * mean + (1 - decay) * g for decay, mean in zip(DECAYS, before, strict=True)]
-        for row, mean in enumerate(rows):
-            triton.store(new.at[row, at], mean, mask=inside)
         return tuple(total + row * row for total, row in zip(sums, [*rows, g, p], strict=True))
 
     zeros = (jnp.zeros(MEASURED, jnp.float32),) * ROWS
@@ -96,7 +101,20 @@ def _measure_kernel(table, t, grad, param, old, new, scales):
 
 
 def _network_kernel(
-    programs, scales, theta, time, grad, param, means, change, *, network, block, precision
+    programs,
+    scales,
+    theta,
+    time,
+    t,
+    grad,
+    param,
+    old,
+    change,
+    new,
+    *,
+    network,
+    block,
+    precision,
 ):
     """Apply the network to some parameters of one tensor per program, which keeps the weights."""
     tensor, start, end = (programs[i, pl.program_id(0)] for i in range(3))
@@ -126,6 +144,12 @@ def _network_kernel(
     first = jnp.where(row[:, None] == ROWS, rounded[None, :], first)
     first = jnp.where(row[:, None] == ROWS + 1, (bias - rounded)[None, :], first)
     ones = ((row >= ROWS) & (row < ROWS + 2)).astype(jnp.float32)[None, :]
+    # The input after the means is the gradient itself, as a mean that forgets at once.
+    keep, take = (
+        sum(jnp.where(row == i, factor, 0.0) for i, factor in enumerate(factors))[None, :]
+        for factors in ((*DECAYS, 0.0), (*(1 - decay for decay in DECAYS), 1.0))
+    )
+    is_mean, later = (row < MEANS)[None, :], t[0] > 0
     layers = [
         (rows(matrix, m, n, m), vector(bias_at, n))
         for (matrix, bias_at), m, n in zip(others, hidden, hidden[1:], strict=False)
@@ -138,14 +162,13 @@ def _network_kernel(
         at = start + i * block + numbers(block)
         inside = at < end
         load = functools.partial(triton.load, mask=inside, other=0.0)
-        x = triton.load(
-            means.at[row[None, :], at[:, None]],
-            mask=inside[:, None] & (row < MEANS)[None, :],
-            other=0.0,
-        )
-        alone = load(grad.at[at]), load(param.at[at])
-        for number, one in enumerate(alone):
-            x = jnp.where(row[None, :] == MEANS + number, one[:, None], x)
+        here = inside[:, None] & is_mean
+        place = row[None, :], at[:, None]
+        before = triton.load(old.at[place], mask=here & later, other=0.0)
+        g, p = load(grad.at[at]), load(param.at[at])
+        x = keep * before + take * g[:, None]
+        triton.store(new.at[place], x, mask=here)
+        x = jnp.where(row[None, :] == MEANS + 1, p[:, None], x)
         x = relu(dot(x * scale + ones, first))
         for weight, added in layers:
             x = relu(dot(x, weight) + added[None, :])
