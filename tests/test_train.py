@@ -13,8 +13,7 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Wave, as_users_run, raises_naming, slow, state_at_step_0
-from nres import updates
+from helpers import THETA, Wave, as_users_run, raises_naming, state_at_step_0
 from nres.estimators import computing
 from nres.updates import Chunks
 from numpy_pool import NumpyPool
@@ -328,34 +327,6 @@ def test_bundles_of_updates_depend_on_the_update_number_alone(eval_every, last, 
     assert max(whole.values()) > 1
     for first in whole:  # wherever a call may have ended
         assert sizes(first) == {u: size for u, size in whole.items() if u >= first}
-
-
-# Numbers of workers that no other test has, so that nothing is compiled already.
-@pytest.mark.parametrize(
-    ("workers", "window", "operations", "together"),
-    [(17, 1, 6000, 3), (18, 1, 60, 1), slow(19, 5, 6000, 1)],
-)
-def test_updates_that_start_together_are_the_same(
-    workers, window, operations, together, monkeypatch
-):
-    estimator = nres.NRES(Wave(), workers=workers, window=window, sigma=0.1)
-    arguments = estimator, optax.sgd(0.1), THETA[Wave]
-    found, loop = [], jax.lax.fori_loop
-
-    def watched(*arguments, unroll=None):
-        found.append(unroll)
-        return loop(*arguments, unroll=unroll)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jax, "default_backend", lambda: "gpu")
-        patch.setattr(jax.lax, "fori_loop", watched)
-        patch.setattr(updates, "BUNDLE", 6)
-        patch.setattr(updates, "TOGETHER_OPERATIONS", operations)
-        bundled = nres.train(*arguments, updates=9, key=KEY)
-    assert max(unroll or 1 for unroll in found) == together
-    alone = nres.train(*arguments, updates=9, key=KEY)
-    np.testing.assert_allclose(bundled.history.loss, alone.history.loss, rtol=1e-5)
-    np.testing.assert_allclose(bundled.theta, alone.theta, rtol=1e-5)
 
 
 def test_tables_and_callbacks_in_schedules_are_compared():

@@ -106,7 +106,7 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
         count = int(bundles) * bundle
         return position, np.zeros((count, columns), np.int32)
 
-    monkeypatch.setattr("nres.updates._compiled_updates", call)
+    monkeypatch.setattr(updates, "run", call)
     monkeypatch.setattr(Chunks, "bundles", lambda self, update: sizes)
     state = estimator.init(THETA[Wave], KEY)
     updates._unlock(np.array([1, offset, 0, 2]), (THETA[Wave], (), state))

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -12,14 +12,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PyTree
 
-from nres import diagnostics, multihost
+from nres import diagnostics, graphs, multihost
 from nres.errors import first_line
 from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
 from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
 from nres.measured import joined, learned
-from nres.pools.jax import operations
 from nres.system import Theta, squared_norm
 from nres.tracing import Lifted, lift
 from nres.workers import Steps, worker_keys
@@ -33,10 +32,6 @@ DISPATCH_UPDATES = 4096
 # sequential steps.
 BUNDLE = 32
 BUNDLE_STEPS = 3200
-# Updates that together take at most this many steps, and this many operations, are compiled into
-# one iteration of a bundle, so that a GPU starts their kernels at once.
-TOGETHER_STEPS = 5
-TOGETHER_OPERATIONS = 6000
 
 
 # The numbers that are recorded of every update. Diagnostics follow the floats, and the numbers that
@@ -115,6 +110,7 @@ class CompiledUpdates:
         self, estimator: Estimator, update: Lifted, chunks: Chunks, seeds: int | None = None
     ):
         self.estimator, self.update, self.chunks, self.seeds = estimator, update, chunks, seeds
+        self.run = _PLAIN
         # While updating, no worker waits.
         shape = (estimator.workers,) if seeds is None else (seeds, estimator.workers)
         self.updating = (False, np.int32(0), np.zeros(shape, np.int32))
@@ -148,8 +144,13 @@ class CompiledUpdates:
         # As updates return them: another layout would be another program.
         arrays, rest = eqx.partition(learner, lambda x: isinstance(x, jax.Array | np.ndarray))
         position = (*eqx.combine(self.estimator.placement.replicate(arrays), rest), state)
-        for bundle in self.chunks.bundles(update):
-            position, _ = _compiled_updates(self._arguments(0, bundle), position)  # 0 updates
+        bundles = sorted(self.chunks.bundles(update))
+        if graphs.has_nvidia():
+            largest = self._arguments(0, (bundles or [1])[-1])
+            small = int(_operations(largest, position)) <= graphs.MOST_OPERATIONS
+            self.run = _IN_ONE_GRAPH if small else _CONCURRENT
+        for bundle in bundles:
+            position, _ = self.run(self._arguments(0, bundle), position)  # 0 updates
         return position
 
     def advance(
@@ -166,7 +167,7 @@ class CompiledUpdates:
         bundle, most = self.chunks.next(update)
         bundles = max(1, min(size, most) // bundle)
         arguments = self._arguments(bundles, bundle, stopped=stopped)
-        position, record = _compiled_updates(arguments, position)
+        position, record = self.run(arguments, position)
         return position, named_rows(self.estimator, bundles * bundle, record)
 
     def _arguments(
@@ -198,7 +199,7 @@ class CompiledUpdates:
             count = max(1, min(size, rounds - done, DISPATCH_UPDATES) // bundle)
             unlocking = (True, np.int32(done), (rounds - offset).astype(np.int32))
             arguments = self._arguments(count, bundle, unlocking)
-            position, record = _compiled_updates(arguments, position)
+            position, record = self.run(arguments, position)
             count *= bundle
             rows = named_rows(estimator, count, record)
             # In almost empty rounds this number is large and needs all 32 bits, without a sign.
@@ -269,8 +270,7 @@ def _starting_points_of_seeds(estimator, theta, optimizer_state, keys):
     return jax.vmap(one_seed)(keys)
 
 
-@eqx.filter_jit(donate="all-except-first")
-def _compiled_updates(arguments, position):
+def _many_updates(arguments, position):
     estimator, update, bundles, bundle, unlocking, stopped = arguments
     run = functools.partial(_run_updates, estimator, update, bundles, bundle)
     if stopped is None:
@@ -278,6 +278,21 @@ def _compiled_updates(arguments, position):
     # Seeds differ in their positions, and in the rounds for which their workers wait.
     axes = (None if unlocking is None else (None, None, 0), 0, 0)
     return jax.vmap(run, in_axes=axes, out_axes=(0, 1))(unlocking, stopped, position)
+
+
+def _compiled(options: Mapping[str, Any] | None) -> Callable:
+    jit: Any = eqx.filter_jit  # its signature leaves out the options of `jax.jit`
+    return jit(_many_updates, donate="all-except-first", compiler_options=options)
+
+
+_PLAIN, _CONCURRENT, _IN_ONE_GRAPH = map(_compiled, (None, graphs.CONCURRENT, graphs.ONE_GRAPH))
+
+
+@eqx.filter_jit
+def _operations(arguments, position):
+    """Return the number of operations in a bundle, which tracing counts: only once, as compiled."""
+    run = functools.partial(_many_updates, arguments)
+    return jnp.asarray(graphs.executed(jax.make_jaxpr(run)(position)))
 
 
 def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, position):
@@ -303,16 +318,11 @@ def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, positio
 
     def one_bundle(i, loop):
         body = lambda j, loop: one_update(i * bundle + j, loop)  # noqa: E731
-        return jax.lax.fori_loop(0, bundle, body, loop, unroll=together)
+        return jax.lax.fori_loop(0, bundle, body, loop)
 
     words = jnp.result_type(float).itemsize // 4
     columns = words * len(float_names(estimator)) + len(integer_names(estimator))
     record = jnp.zeros((DISPATCH_UPDATES, columns), jnp.int32)
-    most = TOGETHER_STEPS // estimator.window if bundle > 1 else 1
-    if most > 1:
-        traced = jax.make_jaxpr(one_update)(jnp.int32(0), (position, record))
-        most = min(most, TOGETHER_OPERATIONS // sum(1 for _ in operations(traced)))
-    together = max(n for n in range(1, bundle + 1) if bundle % n == 0 and n <= max(1, most))
     return jax.lax.fori_loop(0, bundles, one_bundle, (position, record))
 
 

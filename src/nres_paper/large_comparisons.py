@@ -14,7 +14,7 @@ RANKS = (1, 2, 4)
 
 
 def _ranked(noise: str) -> PlannedRun:
-    return often("nres", 30_000, 500, settings={"noise": noise})
+    return often("nres", 10_000, 250, settings={"noise": noise})
 
 
 _NOT_PUBLISHED = "No paper makes these statements: they say what was expected before the runs. "
@@ -31,9 +31,9 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
         axis="total_steps",
         runs={
             "NRES": often(
-                "nres", 25_000, 500, settings={"noise": "low-rank", "regenerate_noise": True}
+                "nres", 20_000, 500, settings={"noise": "low-rank", "regenerate_noise": True}
             ),
-            "TBPTT": often("tbptt", 5000, 100),
+            "TBPTT": often("tbptt", 1500, 100),
         },
         claims=(
             Reaches("NRES"),

@@ -88,8 +88,9 @@ def _characters(**settings: Any) -> Preset:
 
 
 def _text(**settings: Any) -> Preset:
-    online: dict[str, Any] = {"lr": "3e-3", "workers": 8192, "window": 8, "sigma": "0.02"}
-    return Preset(**(online | {"optimizer": "adam", "updates": 10_000} | settings))
+    online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 20_000}
+    online |= {"lr": "cosine:8e-4:1e-5", "optimizer": "adam"}
+    return Preset(**(online | settings))
 
 
 OTHER_SYSTEMS: dict[str, KnownSystem] = {
@@ -130,7 +131,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         text,
         {
             "nres": _text(noise="low-rank", regenerate_noise=True),
-            "tbptt": _text(sigma=None, workers=64, window=50, updates=5000),
+            "tbptt": _text(sigma=None, workers=64, window=50, lr="3e-3", updates=1500),
         },
         HeldOutNetwork,
     ),

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from nres.graphs import has_nvidia
 from nres.systems.learned_optimizer import convolutional, dense
 from nres.systems.learned_optimizer import network as network_module
-from nres.systems.learned_optimizer.fusing import Batch, Layers, has_nvidia
+from nres.systems.learned_optimizer.fusing import Batch, Layers
 from nres.systems.learned_optimizer.network import Inputs, Network, Result
 from nres.systems.learned_optimizer.vectors import Layout
 

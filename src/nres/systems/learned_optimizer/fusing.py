@@ -6,18 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt8
 
+from nres.graphs import has_nvidia
+
 Layers: TypeAlias = list[dict[str, Array]]
 """Parameters of a model: the weight and the bias of each layer."""
 Batch: TypeAlias = tuple[UInt8[Array, "batch ..."], UInt8[Array, " batch"]]
 """Images in bytes, and their labels."""
-
-
-def has_nvidia() -> bool:
-    """Return true if JAX can use an NVIDIA GPU, which the kernels need."""
-    try:
-        return bool(jax.devices("cuda"))
-    except RuntimeError:
-        return False
 
 
 def interpreted() -> bool:

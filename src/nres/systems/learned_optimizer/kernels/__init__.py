@@ -9,8 +9,8 @@ starting kernels and moving activations. A kernel here does many operations of p
 | `dense.fused_gradient` | 1 | the gradient of one model on one batch | `dense.plain_gradient` |
 | `convolutional.fused_block` | 3 | pixels of the block; rows of the gradient of the \
 weights; pixels of the gradient of the input | `convolutional.plain_block` |
-| `network.fused_step` | 2 | means and scales of one tensor of a model; the changes of \
-some of its parameters | `network.plain_step` |
+| `network.fused_step` | 2 | scales of one tensor of a model; the changes of \
+some of its parameters, and their means | `network.plain_step` |
 
 **Choice.** `dispatch` uses a kernel if `fusable`, beside the reference, says that it applies, and
 if the program is lowered for an NVIDIA GPU. Derivatives are those of the reference. Kernels are

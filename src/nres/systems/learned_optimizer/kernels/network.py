@@ -145,8 +145,9 @@ def _network_kernel(
     first = jnp.where(row[:, None] == ROWS + 1, (bias - rounded)[None, :], first)
     ones = ((row >= ROWS) & (row < ROWS + 2)).astype(jnp.float32)[None, :]
     # The input after the means is the gradient itself, as a mean that forgets at once.
+    zeros = jnp.zeros(row.shape)
     keep, take = (
-        sum(jnp.where(row == i, factor, 0.0) for i, factor in enumerate(factors))[None, :]
+        sum((jnp.where(row == i, factor, 0.0) for i, factor in enumerate(factors)), zeros)[None, :]
         for factors in ((*DECAYS, 0.0), (*(1 - decay for decay in DECAYS), 1.0))
     )
     is_mean, later = (row < MEANS)[None, :], t[0] > 0
