@@ -88,8 +88,8 @@ def _characters(**settings: Any) -> Preset:
 
 
 def _text(**settings: Any) -> Preset:
-    online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 20_000}
-    online |= {"lr": "cosine:8e-4:1e-5", "optimizer": "adam"}
+    online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 12_000}
+    online |= {"lr": "cosine:1e-3:1e-5", "optimizer": "adam"}
     return Preset(**(online | settings))
 
 
