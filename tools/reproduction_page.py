@@ -127,7 +127,7 @@ def reproduction() -> str:
         for check in summaries[name]["checks"]:
             rows.append([link, check["about"], check["paper"], check["ours"], check["grade"]])
             link = ""
-    return _text_table(["figure", "statement", "paper", "here", "verdict"], rows)
+    return _text_table(["figure", "statement", "paper or aim", "here", "verdict"], rows)
 
 
 def _text_table(heading: list[str], rows: list[list[str]]) -> str:
@@ -177,7 +177,7 @@ def _shown(name: str, summary: dict[str, Any]) -> list[str]:
     return [
         f"{summary['claim']}{_label(summary['figure'])} **{verdict_line(summary)}.**\n",
         f"![{summary['claim']}](../results/{name}/{name}.png)",
-        _text_table(["statement", "paper", "here", "verdict"], rows),
+        _text_table(["statement", "paper or aim", "here", "verdict"], rows),
         *([f"{summary['remark']}\n"] if summary["remark"] else []),
         f"{level(summary['numbers'])}{'; '.join(facts)}. "
         f"Measurements: [results/{name}](../results/{name}).",

@@ -185,7 +185,7 @@ def _check_kind(folder: Path, quick: bool) -> None:
 
 def _checks(summary: dict[str, Any]) -> Table:
     table = Table(title=plain(f"{summary['claim']}\n{verdict_line(summary)}"))
-    for heading in ("", "paper", "here", "")[: 3 if summary["quick"] else 4]:
+    for heading in ("", "paper or aim", "here", "")[: 3 if summary["quick"] else 4]:
         table.add_column(heading)
     for check in summary["checks"]:
         _add_check(table, [], check)
@@ -216,7 +216,7 @@ def _all_checks(folder: Path) -> Table:
             f"there are no results in {folder}: make them with `nres reproduce ID`."
         )
     table = Table(title=plain(f"Claims of the paper and results in {folder}"))
-    for heading in ("id", "", "paper", "here", ""):
+    for heading in ("id", "", "paper or aim", "here", ""):
         table.add_column(heading, no_wrap=heading == "id")
     for name in FIGURES:
         if name in summaries:

@@ -31,8 +31,9 @@ DECADES = 100
 
 def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> None:
     """Draw a comparison as PNG and SVG. `path` has no suffix."""
-    figure = Figure(figsize=(12, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    widths = [1.25, 1] if REFERENCE in ranking.runs else [1.25]
+    figure = Figure(figsize=(12 * sum(widths) / 2.25, 4.6), layout="constrained")
+    left, *right = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     styles, scale = _styles(comparison), comparison.scale
     for name, runs in ranking.runs.items():
         if comparison.runs[name].asymptote:
@@ -64,9 +65,9 @@ def draw_comparison(comparison: Comparison, ranking: Ranking, path: Path) -> Non
         + "Band: range over seeds" * (seeds > 1),
         fontsize="medium",
     )
-    if REFERENCE in ranking.runs:
-        _longer(comparison, ranking, styles, right)
-    for panel in (left, right):
+    for panel in right:
+        _longer(comparison, ranking, styles, panel)
+    for panel in figure.axes:
         panel.grid(alpha=0.3)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False)

@@ -31,7 +31,7 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
         axis="total_steps",
         runs={
             "NRES": often(
-                "nres", 12_000, 500, settings={"noise": "low-rank", "regenerate_noise": True}
+                "nres", 30_000, 500, settings={"noise": "low-rank", "regenerate_noise": True}
             ),
             "TBPTT": often("tbptt", 1500, 100),
         },

@@ -43,7 +43,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         claim="The aim is that a linear policy solves Hopper with NRES, with fewer sequential "
         "steps than with FullES.",
         system="hopper",
-        runs={"NRES": _nres(1200, 25), "FullES": _fulles(1200, 25)},
+        runs={"NRES": _nres(500, 10), "FullES": _fulles(500, 10)},
         level=-3.12,
         **_WALKING | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
     ),

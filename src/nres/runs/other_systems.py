@@ -74,8 +74,8 @@ def _walking(updates: int) -> dict[str, Preset]:
 
 
 def _hopping(**settings: Any) -> Preset:
-    both: dict[str, Any] = {"sigma": "0.025", "optimizer": "adam", "updates": 1200}
-    return Preset(noise="orthogonal", **(both | settings))
+    both: dict[str, Any] = {"lr": "2e-3", "sigma": "0.025", "optimizer": "adam", "updates": 500}
+    return Preset(noise="orthogonal", **both, **settings)
 
 
 def _echo(**settings: Any) -> Preset:
@@ -88,8 +88,8 @@ def _characters(**settings: Any) -> Preset:
 
 
 def _text(**settings: Any) -> Preset:
-    online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 12_000}
-    online |= {"lr": "cosine:1e-3:1e-5", "optimizer": "adam"}
+    online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 30_000}
+    online |= {"lr": "cosine:7e-4:1e-5", "optimizer": "adam"}
     return Preset(**(online | settings))
 
 
@@ -201,8 +201,8 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         "hop on one leg until it falls (MuJoCo), T = 1000",
         functools.partial(MujocoPool, "hopper"),
         {
-            "fulles": _hopping(workers=20, lr="5e-4"),
-            "nres": _hopping(workers=400, window=50, lr="1.4e-3"),
+            "fulles": _hopping(workers=20),
+            "nres": _hopping(workers=100, window=200),
         },
         MujocoPool,
         {"normalise": True, "shift": 1.0},
