@@ -90,7 +90,7 @@ def planned_bytes(estimator: nres.NRES, theta: Any) -> int:
 def training(estimator: nres.NRES, theta: Any, count: int) -> Callable[[], float]:
     """Compile some updates; return a function that makes them and returns their seconds.
 
-    Checking the system, which every call of `nres.train` does, does not count.
+    The set-up that every call of `nres.train` repeats does not count.
     """
     optimizer = optax.sgd(1e-9)
     state = nres.train(estimator, optimizer, theta, updates=count, key=jax.random.key(1)).state

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PyTree
 
-from nres import diagnostics, graphs, multihost
+from nres import diagnostics, gpu, multihost
 from nres.errors import first_line
 from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
@@ -144,12 +144,10 @@ class CompiledUpdates:
         # As updates return them: another layout would be another program.
         arrays, rest = eqx.partition(learner, lambda x: isinstance(x, jax.Array | np.ndarray))
         position = (*eqx.combine(self.estimator.placement.replicate(arrays), rest), state)
-        bundles = sorted(self.chunks.bundles(update))
-        if graphs.has_nvidia():
-            largest = self._arguments(0, (bundles or [1])[-1])
-            small = int(_operations(largest, position)) <= graphs.MOST_OPERATIONS
-            self.run = _IN_ONE_GRAPH if small else _CONCURRENT
-        for bundle in bundles:
+        if gpu.has_nvidia() and gpu.knows_options():  # CPUs ignore the options
+            count = _operations_per_bundle(self._arguments(0, self.chunks.bundle), position)
+            self.run = _IN_ONE_GRAPH if count <= gpu.MOST_OPERATIONS else _CONCURRENT
+        for bundle in self.chunks.bundles(update):
             position, _ = self.run(self._arguments(0, bundle), position)  # 0 updates
         return position
 
@@ -285,14 +283,15 @@ def _compiled(options: Mapping[str, Any] | None) -> Callable:
     return jit(_many_updates, donate="all-except-first", compiler_options=options)
 
 
-_PLAIN, _CONCURRENT, _IN_ONE_GRAPH = map(_compiled, (None, graphs.CONCURRENT, graphs.ONE_GRAPH))
+_PLAIN, _CONCURRENT, _IN_ONE_GRAPH = map(_compiled, (None, gpu.CONCURRENT, gpu.ONE_GRAPH))
 
 
 @eqx.filter_jit
-def _operations(arguments, position):
-    """Return the number of operations in a bundle, which tracing counts: only once, as compiled."""
+def _operations_per_bundle(arguments, position):
+    """Count the operations in one bundle. Compiled, so that equal programs are traced only once."""
     run = functools.partial(_many_updates, arguments)
-    return jnp.asarray(graphs.executed(jax.make_jaxpr(run)(position)))
+    count = gpu.count_operations(jax.make_jaxpr(run)(position))
+    return jnp.asarray(min(count, np.iinfo(np.int32).max), jnp.int32)
 
 
 def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, position):

@@ -138,11 +138,12 @@ def _convolve(x: Any, kernel: Any, *, dimension_numbers: Any, **params: Any) -> 
     convolve = functools.partial(
         jax.lax.conv_general_dilated_p.bind,
         dimension_numbers=dimension_numbers,
-        preferred_element_type=at_least_single(jnp.dtype(dtype)),
         **params,
     )
-    base = convolve(x, kernel.base)
-    short = convolve(x, jnp.moveaxis(near, -1, channels).astype(kernel.base.dtype))
+    wide = at_least_single(jnp.dtype(dtype))
+    base = convolve(x, kernel.base, preferred_element_type=dtype)
+    near = jnp.moveaxis(near, -1, channels).astype(kernel.base.dtype)
+    short = convolve(x, near, preferred_element_type=wide)
     axis = dimension_numbers.out_spec[1]
     precision = params["precision"]  # of the image and of the kernel
     change = jnp.matmul(
@@ -150,7 +151,7 @@ def _convolve(x: Any, kernel: Any, *, dimension_numbers: Any, **params: Any) -> 
         far.T.astype(short.dtype),
         precision=precision[0] if isinstance(precision, tuple) else precision,
     )
-    return (base + jnp.moveaxis(change, -1, axis)).astype(dtype)
+    return (base.astype(wide) + jnp.moveaxis(change, -1, axis)).astype(dtype)
 
 
 def _transpose(x: LazyMatrix, *, permutation: Any) -> LazyMatrix:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from nres.graphs import has_nvidia
+from nres.gpu import has_nvidia
 from nres.systems.learned_optimizer import convolutional, dense
 from nres.systems.learned_optimizer import network as network_module
 from nres.systems.learned_optimizer.fusing import Batch, Layers

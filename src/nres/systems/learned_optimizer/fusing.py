@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt8
 
-from nres.graphs import has_nvidia
+from nres.gpu import has_nvidia
 
 Layers: TypeAlias = list[dict[str, Array]]
 """Parameters of a model: the weight and the bias of each layer."""

@@ -76,7 +76,7 @@ BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
 
 def _measure_kernel(table, t, grad, param, means, scales):
-    """Measure one tensor per program, after an update of the running means."""
+    """Measure one tensor per program, with its new running means, which are not stored."""
     tensor = pl.program_id(0)
     start, size, later = table[0, tensor], table[1, tensor], t[0] > 0
     lanes = jnp.arange(MEASURED, dtype=jnp.int32)
@@ -116,7 +116,10 @@ def _network_kernel(
     block,
     precision,
 ):
-    """Apply the network to some parameters of one tensor per program, which keeps the weights."""
+    """Apply the network to some parameters of one tensor per program, and store their means.
+
+    A program keeps the weights.
+    """
     tensor, start, end = (programs[i, pl.program_id(0)] for i in range(3))
     inputs, *hidden, _ = network.sizes
     (matrix, bias_at), *others, last = network.offsets()
@@ -158,6 +161,7 @@ def _network_kernel(
     at = last[0] + 2 * numbers(hidden[-1])[:, None] + row[None, :]
     is_output = jnp.broadcast_to((row < 2)[None, :], at.shape)
     last_matrix = triton.load(theta.at[at], mask=is_output, other=0.0)
+    last_bias = theta[last[1]], theta[last[1] + 1]
 
     def part(i, carry):
         at = start + i * block + numbers(block)
@@ -175,8 +179,8 @@ def _network_kernel(
             x = relu(dot(x, weight) + added[None, :])
         outputs = dot(x, last_matrix)
         direction, magnitude = (
-            jnp.sum(jnp.where(row[None, :] == i, outputs, 0.0), axis=1) + theta[last[1] + i]
-            for i in range(2)
+            jnp.sum(jnp.where(row[None, :] == i, outputs, 0.0), axis=1) + added
+            for i, added in enumerate(last_bias)
         )
         triton.store(change.at[at], parameter_change(direction, magnitude), mask=inside)
         return carry
