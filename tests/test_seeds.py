@@ -84,7 +84,7 @@ def test_seeds_are_compiled_once(compilations):
     estimator, other = make(workers=5), THETA[Wave] + 1
     compilations.clear()
     train(estimator, eval_fn=evaluation, eval_every=3)
-    programs = [name for name in compilations if "compiled_updates" in name]
+    programs = [name for name in compilations if "many_updates" in name]
     assert len(programs) == 1
     compilations.clear()
     train(estimator, theta=other, updates=11, eval_fn=evaluation, eval_every=3)

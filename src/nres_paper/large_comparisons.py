@@ -33,7 +33,7 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
             "NRES": often(
                 "nres", 30_000, 500, settings={"noise": "low-rank", "regenerate_noise": True}
             ),
-            "TBPTT": often("tbptt", 1500, 100),
+            "TBPTT": often("tbptt", 2000, 100),
         },
         claims=(
             Reaches("NRES"),

@@ -131,7 +131,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         text,
         {
             "nres": _text(noise="low-rank", regenerate_noise=True),
-            "tbptt": _text(sigma=None, workers=64, window=50, lr="3e-3", updates=1500),
+            "tbptt": _text(sigma=None, workers=64, window=50, lr="3e-3", updates=2000),
         },
         HeldOutNetwork,
     ),
