@@ -426,6 +426,7 @@ def test_a_pytree_of_sigmas_scales_each_matrix():
 def test_a_run_goes_on_as_if_uninterrupted(tmp_path, regenerate):
     """A run in two parts, with a checkpoint between them."""
     given = {"workers": 4, "window": 5, "noise": "low-rank-2", "regenerate_noise": regenerate}
+    given["lr"] = "3e-3"  # that of the preset depends on the number of updates
     options = {"hidden": 6, "horizon": 10, "precision": "float32"}
 
     def created(name, updates):
