@@ -8,6 +8,7 @@ import sys
 
 import diagnostics_page
 import headlines
+import large_models_page
 import optimizers_page
 import reductions_page
 import reproduction_page
@@ -162,21 +163,6 @@ def environments() -> str:
     return table(["", "nres", "bare rollout", "nres / bare"], rows)
 
 
-def large_models() -> str:
-    rows = []
-    for row in load("bench/large_models_cpu.json")["large_models"]:
-        speeds = [row.get(f"{name}, tokens/s") for name in ("low rank", "Gaussian", "inference")]
-        rows.append(
-            [
-                f"2 CPU cores, d = {row['parameters']:,}, N = {row['workers']:,}",
-                *(f"{speed:,.0f}" if speed else "–" for speed in speeds),
-                f"{row['of inference']:.2f}",
-            ]
-        )
-    headings = ["", "NRES, rank 1", "NRES, Gaussian", "inference", "rank 1 / inference"]
-    return table(headings, rows)
-
-
 def startup() -> str:
     return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
 
@@ -310,6 +296,7 @@ def sweep_speed() -> str:
 
 PARTS = (
     *headlines.PARTS,
+    *large_models_page.PARTS,
     *scaling_page.PARTS,
     *reproduction_page.PARTS,
     *settings_page.PARTS,
@@ -337,7 +324,6 @@ PARTS = (
     early_end,
     simulators,
     environments,
-    large_models,
 )
 
 

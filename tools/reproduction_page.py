@@ -200,7 +200,7 @@ def level(numbers: dict) -> str:
     what, times = numbers["shown"]["what"], numbers["shown"]["times"]
     starts = [value for method in numbers["methods"].values() for value in method["start"]]
     first = " to ".join(dict.fromkeys(f"{times * x:.3g}" for x in (min(starts), max(starts))))
-    return f"Level: a {what} of {times * numbers['level']:.4g} (at the start {first}). "
+    return f"Level ({what}): {times * numbers['level']:.4g}; at the start {first}. "
 
 
 def batching() -> str:

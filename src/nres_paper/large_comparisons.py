@@ -22,10 +22,9 @@ _NOT_PUBLISHED = "No paper makes these statements: they say what was expected be
 LARGE_COMPARISONS: Mapping[str, Comparison] = {
     "text": Comparison(
         label="",
-        claim="The aim is that NRES with noise of rank 1 trains a recurrent network of 1.3 million "
-        "parameters to predict the next byte of a text: better than the frequencies of single "
-        "bytes and of pairs of bytes do, and worse than the same network after truncated "
-        "backpropagation.",
+        claim="NRES with noise of rank 1 trains a recurrent network of 1.3 million parameters to "
+        "predict the next byte of a text: better than the frequencies of single bytes and of pairs "
+        "of bytes do, and worse than the same network after truncated backpropagation.",
         system="text",
         tier="gpu",
         axis="total_steps",
