@@ -12,10 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 import nres
-from run import fastest, publish, seconds
+from run import fastest, publish, seconds, training
 
 WINDOW = 20
 
@@ -85,15 +84,8 @@ def run(quick: bool = False, rounds: int = 5) -> list[dict]:
         workers = few if jax.default_backend() == "cpu" else many
         system, reset, step = make()
         estimator = nres.NRES(system, workers=workers, window=WINDOW, sigma=0.1)
-        theta, key = system.initial_theta(jax.random.key(0)), jax.random.key(1)
-        state = nres.train(estimator, optax.sgd(1e-9), theta, updates=count, key=key).state
+        updates = training(estimator, system.initial_theta(jax.random.key(0)), count)
         floor = bare(system, reset, step, 2 * workers)
-
-        def updates(state=state, estimator=estimator, theta=theta, count=count):
-            """Return the seconds of some updates, without those for checking the system."""
-            made = nres.train(estimator, optax.sgd(1e-9), theta, updates=count, state=state)
-            return made.state.seconds - state.seconds
-
         updates()
         steps = 2 * workers * WINDOW
         ways = {

@@ -15,10 +15,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 import nres
-from run import fastest, publish, seconds
+from run import fastest, publish, seconds, training
 
 WINDOW, SYMBOLS = 16, 256
 # The width n and the number of pairs.
@@ -85,21 +84,6 @@ def planned_bytes(estimator: nres.NRES, theta: Any) -> int:
     plan = jax.jit(estimator.estimate).lower(theta, state).compile().memory_analysis()
     assert plan is not None
     return plan.temp_size_in_bytes + plan.argument_size_in_bytes + plan.output_size_in_bytes
-
-
-def training(estimator: nres.NRES, theta: Any, count: int) -> Callable[[], float]:
-    """Compile some updates; return a function that makes them and returns their seconds.
-
-    The set-up that every call of `nres.train` repeats does not count.
-    """
-    optimizer = optax.sgd(1e-9)
-    state = nres.train(estimator, optimizer, theta, updates=count, key=jax.random.key(1)).state
-
-    def updates() -> float:
-        made = nres.train(estimator, optimizer, theta, updates=count, state=state)
-        return made.state.seconds - state.seconds
-
-    return updates
 
 
 def run(quick: bool = False, rounds: int = 3) -> list[dict]:

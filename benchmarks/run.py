@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 from rich.console import Console
 from rich.table import Table
 
 import cost
 import display
 import memory
+import nres
 import startup
 import throughput
 from nres.files import write_json
@@ -43,6 +45,21 @@ def seconds(function: Callable[[], Any], repeats: int) -> float:
     for _ in range(repeats):
         function()
     return (time.perf_counter() - began) / repeats
+
+
+def training(estimator: nres.Estimator, theta: Any, count: int) -> Callable[[], float]:
+    """Compile some updates; return a function that makes them and returns their seconds.
+
+    The set-up that every call of `nres.train` repeats does not count.
+    """
+    optimizer = optax.sgd(1e-9)
+    state = nres.train(estimator, optimizer, theta, updates=count, key=jax.random.key(1)).state
+
+    def updates() -> float:
+        made = nres.train(estimator, optimizer, theta, updates=count, state=state)
+        return made.state.seconds - state.seconds
+
+    return updates
 
 
 def fastest(rounds: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, float]:
