@@ -170,8 +170,8 @@ def test_a_subclass_with_its_own_update_is_used():
             return jax.tree.map(jnp.zeros_like, grads), state
 
     class Louder(lo.PerParameterMLP):
-        def changes(self, theta, tensors, inputs):
-            change, means = super().changes(theta, tensors, inputs)
+        def changes(self, theta, tensors, added, inputs):
+            change, means = super().changes(theta, tensors, added, inputs)
             return 2 * change + inputs.means[0], means  # zero before the first step
 
     system = lo.LearnedOptimizerSystem(small_task(), Still(4, 1), horizon=6)

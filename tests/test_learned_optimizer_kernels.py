@@ -29,14 +29,15 @@ def perceptron(key):
 @pytest.mark.parametrize(
     "hidden", [(16, 16), pytest.param((32,), marks=SLOW), pytest.param((128, 16, 32), marks=SLOW)]
 )
-def test_the_network_kernels_are_plain_jax(hidden):
+@pytest.mark.parametrize("added", [False, True])
+def test_the_network_kernels_are_plain_jax(hidden, added):
     """Tensors are larger and smaller than a block, in several lanes."""
     network, tensors = Network((19, *hidden, 2)), (700, 3, 130)
     thetas = jax.random.normal(KEY, (2, network.size)) / 4
     given = inputs(2, sum(tensors))
     axes = (0, Inputs(None, 0, 0, 0, None))
     both = [
-        jax.jit(jax.vmap(functools.partial(function, network, tensors), axes))
+        jax.jit(jax.vmap(functools.partial(function, network, tensors, added), axes))
         for function in (plain_step, fused_step)
     ]
     for plain, fused in zip(*(lanes(thetas, given) for lanes in both), strict=True):
@@ -64,8 +65,8 @@ def test_products_of_the_network_may_use_half_precision(monkeypatch):
         given = given._replace(
             grad=scale * given.grad[0], param=given.param[0], means=scale * given.means[0]
         )
-        plain = plain_step(shape, tensors, theta, given)[0]
-        change = fused_step(shape, tensors, theta, given)[0]
+        plain = plain_step(shape, tensors, False, theta, given)[0]
+        change = fused_step(shape, tensors, False, theta, given)[0]
         assert np.linalg.norm(change - plain) < 1e-3 * np.linalg.norm(plain)
         assert (change != plain).any()
 
@@ -90,8 +91,8 @@ def test_a_large_bias_is_no_error_of_the_network_kernels():
     theta = jnp.zeros(shape.size).at[19 * 16].set(1e5).at[20 * 16].set(1.0)
     given = inputs(1, 20)
     given = given._replace(grad=given.grad[0], param=given.param[0], means=given.means[0])
-    found = fused_step(shape, tensors, theta, given)[0]
-    np.testing.assert_allclose(found, plain_step(shape, tensors, theta, given)[0], rtol=1e-5)
+    found = fused_step(shape, tensors, False, theta, given)[0]
+    np.testing.assert_allclose(found, plain_step(shape, tensors, False, theta, given)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("asked", "approximate"), [(None, True), ("highest", False)])
@@ -184,7 +185,7 @@ def choices():
     """The functions that have kernels, with arguments, by the module that says if these apply."""
     images = convolutional.init_convolutional(1, 2, KEY)
     theta = jax.random.normal(KEY, (SHAPE.size,)) / 4
-    step = functools.partial(dispatch.network_step, SHAPE, TENSORS)
+    step = functools.partial(dispatch.network_step, SHAPE, TENSORS, True)
     return {
         dense: [
             (functools.partial(dispatch.dense_loss, "capped", LAYOUT), PERCEPTRON, SMALL),
@@ -249,7 +250,7 @@ def test_derivatives_are_those_of_plain_jax(monkeypatch):
     theta = jax.random.normal(KEY, (SHAPE.size,)) / 4
 
     def step(function):
-        return lambda theta: function(SHAPE, TENSORS, theta, given)[0]
+        return lambda theta: function(SHAPE, TENSORS, False, theta, given)[0]
 
     with_a_gpu(monkeypatch)
     for derivative in (jax.jacfwd, jax.jacrev):

@@ -60,7 +60,11 @@ def dense_gradient(
 
 
 def network_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
+    network: Network,
+    tensors: tuple[int, ...],
+    added: bool,
+    theta: Float[Array, " d"],
+    inputs: Inputs,
 ) -> Result:
     r"""Compute the changes that a network makes to the parameters of a model.
 
@@ -71,18 +75,19 @@ def network_step(
     Args:
         network: The shape of the network, which has ReLU between the layers.
         tensors: The sizes of the model's tensors.
+        added: True to add the changes to the parameters.
         theta: The network's weights.
         inputs: The inputs of the network.
 
     Returns:
-        The change of each parameter, and the new running means.
+        The change of each parameter, or its new value if `added`; and the new running means.
     """
     if has_nvidia() and network_module.fusable(network, theta, inputs):
         from nres.systems.learned_optimizer.kernels.network import fused_step
 
-        fixed = network, tensors
+        fixed = network, tensors, added
         return _fused(fused_step, network_module.plain_step, fixed, theta, inputs)
-    return network_module.plain_step(network, tensors, theta, inputs)
+    return network_module.plain_step(network, tensors, added, theta, inputs)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))

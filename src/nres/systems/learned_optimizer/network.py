@@ -68,14 +68,18 @@ Result = tuple[Float[Array, " size"], Float[Array, "6 size"]]
 
 
 def plain_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
+    network: Network,
+    tensors: tuple[int, ...],
+    added: bool,
+    theta: Float[Array, " d"],
+    inputs: Inputs,
 ) -> Result:
     """Compute `network_step` in plain JAX, as the reference for the kernels."""
-    return layered_step(network.layers(theta), tensors, inputs)
+    return layered_step(network.layers(theta), tensors, added, inputs)
 
 
 def layered_step(
-    layers: list[tuple[Array, Array]], tensors: tuple[int, ...], inputs: Inputs
+    layers: list[tuple[Array, Array]], tensors: tuple[int, ...], added: bool, inputs: Inputs
 ) -> Result:
     """Compute `network_step` from a matrix and a bias per layer."""
     dtype = inputs.means.dtype
@@ -95,7 +99,8 @@ def layered_step(
         x = x @ weight + bias[None]
         if i < len(layers) - 1:
             x = jnp.maximum(x, 0)
-    return parameter_change(x[:, 0], x[:, 1]), means
+    change = parameter_change(x[:, 0], x[:, 1])
+    return inputs.param + change if added else change, means
 
 
 def parameter_change(direction: Array, magnitude: Array) -> Array:

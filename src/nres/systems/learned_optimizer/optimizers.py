@@ -78,8 +78,9 @@ class LearnableOptimizer(eqx.Module):
     def update_vector(self) -> Callable[..., tuple[Array, PyTree]] | None:
         """A function that updates a model whose parameters are one vector; `None` if there is none.
 
-        Its arguments are those of `update`, and the sizes of the model's tensors. If `t` is zero,
-        the result must not depend on `state`. With it, models are vectors: this takes few kernels.
+        Its arguments are those of `update`, and the sizes of the model's tensors. It returns the
+        new parameters, not their change. If `t` is zero, the result must not depend on `state`.
+        With it, models are vectors: this takes few kernels.
         """
         return None
 
@@ -260,7 +261,9 @@ class PerParameterNetwork(LearnableOptimizer):
         """Return the matrix and the bias of each layer."""
 
     @abc.abstractmethod
-    def changes(self, theta: Theta, tensors: tuple[int, ...], inputs: Inputs) -> Result:
+    def changes(
+        self, theta: Theta, tensors: tuple[int, ...], added: bool, inputs: Inputs
+    ) -> Result:
         """Apply the network; the arguments are those of `network_step`."""
 
     @property
@@ -289,12 +292,12 @@ class PerParameterNetwork(LearnableOptimizer):
         grad, param = (
             layout.vector(jax.tree.map(lambda x: x.astype(float), tree)) for tree in (grads, params)
         )
-        change, state = self._update_vector(theta, grad, state, param, t, layout.sizes)
+        change, state = self._update_vector(theta, grad, state, param, t, layout.sizes, False)
         return jax.tree.map(lambda c, p: c.astype(p.dtype), layout.tree(change), params), state
 
-    def _update_vector(self, theta, grad, state, param, t, tensors):
+    def _update_vector(self, theta, grad, state, param, t, tensors, added=True):
         times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
-        return self.changes(theta, tensors, Inputs(times, grad, param, state, t))
+        return self.changes(theta, tensors, added, Inputs(times, grad, param, state, t))
 
 
 class PerParameterMLP(PerParameterNetwork):
@@ -321,8 +324,8 @@ class PerParameterMLP(PerParameterNetwork):
     def layers(self, theta):
         return self.network.layers(theta)
 
-    def changes(self, theta, tensors, inputs):
-        return network_step(self.network, tensors, theta, inputs)
+    def changes(self, theta, tensors, added, inputs):
+        return network_step(self.network, tensors, added, theta, inputs)
 
 
 class LayeredMLP(PerParameterNetwork):
@@ -338,8 +341,8 @@ class LayeredMLP(PerParameterNetwork):
     def layers(self, theta):
         return [(layer["weight"], layer["bias"]) for layer in theta]
 
-    def changes(self, theta, tensors, inputs):
-        return layered_step(self.layers(theta), tensors, inputs)
+    def changes(self, theta, tensors, added, inputs):
+        return layered_step(self.layers(theta), tensors, added, inputs)
 
 
 TIMES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)

@@ -183,8 +183,7 @@ class LearnedOptimizerSystem(System):
         grads = _times(drawn.scale, gradient(model, train))
         if self.cap is not None:
             grads = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0), grads)
-        updates, accumulators = update(theta, grads, accumulators, params, t)
-        params = optax.apply_updates(params, updates)
+        params, accumulators = update(theta, grads, accumulators, params, t)
         if self.outer == "before":
             loss = outer_loss(model, train)
         else:
@@ -208,12 +207,17 @@ class LearnedOptimizerSystem(System):
         """Return the gradient, the outer loss and the update of a model in the form it has."""
         task, layout, update_vector = self.task, self.layout, self.optimizer.update_vector
         if layout is None or update_vector is None:
-            return task.gradient, task.outer_loss, self.optimizer.update
+            return task.gradient, task.outer_loss, self._updated
         return (
             on_vectors(task.gradient, layout, is_gradient=True),
             on_vectors(task.outer_loss, layout, is_gradient=False),
             functools.partial(update_vector, tensors=layout.sizes),
         )
+
+    def _updated(self, theta, grads, accumulators, params, t):
+        """Return the new parameters of a model that is not a vector, and the accumulators."""
+        change, accumulators = self.optimizer.update(theta, grads, accumulators, params, t)
+        return optax.apply_updates(params, change), accumulators
 
     def _batches(self, t, key, part):
         data = (self.task.train, self.task.evaluated_on)

@@ -22,7 +22,11 @@ from nres.systems.learned_optimizer.network import (
 
 
 def fused_step(
-    network: Network, tensors: tuple[int, ...], theta: Float[Array, " d"], inputs: Inputs
+    network: Network,
+    tensors: tuple[int, ...],
+    added: bool,
+    theta: Float[Array, " d"],
+    inputs: Inputs,
 ) -> Result:
     """Compute `network_step` with two kernels for GPUs.
 
@@ -47,7 +51,9 @@ def fused_step(
     ]
     products = precision(moderate=True)
     return call(
-        functools.partial(_network_kernel, network=network, block=block, precision=products),
+        functools.partial(
+            _network_kernel, network=network, added=added, block=block, precision=products
+        ),
         grid=(len(programs),),
         out_shape=(
             jax.ShapeDtypeStruct(grad.shape, grad.dtype),
@@ -70,7 +76,7 @@ def fused_step(
 
 HALF_MAX = 65504.0
 # The number of parameters that a program of the first kernel reads per iteration, and of its warps.
-MEASURED, MEASURE_WARPS = 512, 4
+MEASURED, MEASURE_WARPS = 512, 2
 # Parameters per iteration, warps and iterations of the second kernel, for narrow and wide networks.
 BLOCKS = {False: (128, 4, 4), True: (64, 4, 8)}
 
@@ -109,10 +115,11 @@ def _network_kernel(
     grad,
     param,
     old,
-    change,
+    result,
     new,
     *,
     network,
+    added,
     block,
     precision,
 ):
@@ -175,14 +182,15 @@ def _network_kernel(
         triton.store(new.at[place], x, mask=here)
         x = jnp.where(row[None, :] == MEANS + 1, p[:, None], x)
         x = relu(dot(x * scale + ones, first))
-        for weight, added in layers:
-            x = relu(dot(x, weight) + added[None, :])
+        for weight, bias in layers:
+            x = relu(dot(x, weight) + bias[None, :])
         outputs = dot(x, last_matrix)
         direction, magnitude = (
-            jnp.sum(jnp.where(row[None, :] == i, outputs, 0.0), axis=1) + added
-            for i, added in enumerate(last_bias)
+            jnp.sum(jnp.where(row[None, :] == i, outputs, 0.0), axis=1) + last
+            for i, last in enumerate(last_bias)
         )
-        triton.store(change.at[at], parameter_change(direction, magnitude), mask=inside)
+        change = parameter_change(direction, magnitude)
+        triton.store(result.at[at], p + change if added else change, mask=inside)
         return carry
 
     jax.lax.fori_loop(0, pl.cdiv(end - start, block), part, None)
