@@ -10,13 +10,14 @@ from jax.experimental import pallas as pl
 import nres
 from helpers import THETA, Wave
 from nres import gpu, updates
+from nres.jaxprs import branches, count_operations
 
 KEY = jax.random.key(8)
 OPTIMIZER = optax.sgd(0.1)
 
 
 def counted(function, *arguments):
-    return gpu.count_operations(jax.make_jaxpr(function)(*arguments))
+    return count_operations(jax.make_jaxpr(function)(*arguments))
 
 
 def test_operations_in_loops_count_once_per_iteration():
@@ -40,6 +41,34 @@ def test_where_the_platform_decides_its_kernel_counts():
     assert counted(jax.vmap(chosen), jnp.ones((5, 3))) == decision
 
 
+def test_a_gpu_decides_inside_loops_only_what_lanes_do_not_differ_in():
+    def chosen(x):
+        return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)
+
+    def repeated(function):
+        return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: function(x), x)
+
+    def halved(x):
+        return jax.lax.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+
+    def of_platform(x):
+        return jax.lax.platform_dependent(x, cuda=jnp.sin, default=jnp.cos)
+
+    def decides(function, x=1.0):
+        return branches(jax.make_jaxpr(function)(x))
+
+    assert not decides(chosen)
+    assert not decides(halved)
+    assert decides(repeated(chosen))
+    assert decides(repeated(halved))
+    assert decides(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: jax.jit(halved)(x), x))
+    assert not decides(repeated(repeated(jnp.sin)))
+    assert not decides(repeated(of_platform))
+    lanes = jnp.ones(4)
+    assert not decides(jax.vmap(repeated(chosen)), lanes)
+    assert decides(jax.vmap(repeated(halved)), lanes)
+
+
 class Long(Wave):
     """A system whose step has a loop of very many operations."""
 
@@ -53,20 +82,34 @@ def updates_of(estimator, last=9):
     return updates.CompiledUpdates(estimator, update, updates.Chunks(estimator, None, last))
 
 
+class Searching(Wave):
+    """A system whose step has a loop of unknown length."""
+
+    def step(self, state, theta, t, key):
+        small = jax.lax.while_loop(lambda x: jnp.abs(x) > 1, lambda x: x / 2, theta.sum())
+        state, loss = super().step(state, theta, t, key)
+        return state, loss + small
+
+
 def test_very_many_operations_are_counted():
     estimator = nres.NRES(Long(), workers=2, window=2, sigma=0.1)
     compiled = updates_of(estimator)
     state = jax.eval_shape(estimator.init, THETA[Wave], KEY)  # computing it would take hours
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
     position = THETA[Wave], OPTIMIZER.init(THETA[Wave]), state
-    assert updates._operations_per_bundle(compiled._arguments(0, 1), position) == 2**31 - 1
+    assert updates._operations_of_graph(compiled._arguments(0, 1), position) == 2**31 - 1
 
 
 @pytest.mark.parametrize(
-    ("most", "chosen"), [(10**6, updates._IN_ONE_GRAPH), (100, updates._CONCURRENT)]
+    ("system", "most", "chosen"),
+    [
+        (Wave(), 10**6, updates._IN_ONE_GRAPH),
+        (Wave(), 100, updates._CONCURRENT),
+        (Searching(), 10**6, updates._CONCURRENT),
+    ],
 )
-def test_updates_are_the_same_however_a_gpu_starts_them(most, chosen, monkeypatch):
-    estimator = nres.NRES(Wave(), workers=4, window=2, sigma=0.1)
+def test_updates_are_the_same_however_a_gpu_starts_them(system, most, chosen, monkeypatch):
+    estimator = nres.NRES(system, workers=4, window=2, sigma=0.1)
     arguments = estimator, OPTIMIZER, THETA[Wave]
     alone = nres.train(*arguments, updates=9, key=KEY)
     with monkeypatch.context() as patch:

@@ -23,7 +23,10 @@ def perturbed(shape, dtype=float, rank=2, lanes=()):
     """A perturbed array whose first or last axis stands alone."""
     rows, columns = split_shape(shape)
     a, b = ((*lanes, *part, rank) for part in (rows, columns))
-    return Perturbed(normal(0, shape, dtype), normal(1, a, dtype), normal(2, b, dtype))
+    return Perturbed(
+        *(normal(0, shape, dtype), normal(1, a, dtype), normal(2, b, dtype)),
+        jnp.asarray(-1, dtype),
+    )
 
 
 def matrix(dtype=float):
@@ -185,7 +188,7 @@ def test_arrays_with_more_axes_agree_and_lanes_share_them(case, x64):
     lanes = perturbed(shape, jnp.float32, lanes=(31,))
 
     def one(a, b):
-        return lazily(operation)(Perturbed(w.base, a, b))
+        return lazily(operation)(Perturbed(w.base, a, b, w.sign))
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -198,7 +201,9 @@ def test_arrays_with_more_axes_agree_and_lanes_share_them(case, x64):
         assert 31 * 5 * 5 not in sizes  # one layer
     if shape == TABLE:
         assert 31 * 5 * 3 * 3 not in sizes  # the chosen ones
-    expected = jax.vmap(lambda a, b: operation(Perturbed(w.base, a, b).dense()))(lanes.a, lanes.b)
+    expected = jax.vmap(lambda a, b: operation(Perturbed(w.base, a, b, w.sign).dense()))(
+        lanes.a, lanes.b
+    )
     found = jax.vmap(one)(lanes.a, lanes.b)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
     jax.tree.map(close, found, expected)
@@ -219,10 +224,12 @@ def test_lanes_share_the_unperturbed_matrix(name):
     a, b = normal(5, (lanes, 5, 2), jnp.float32), normal(6, (lanes, 7, 2), jnp.float32)
 
     def one(a, b):
-        return lazily(OPERATIONS[name])(Perturbed(w.base, a, b))
+        return lazily(OPERATIONS[name])(Perturbed(w.base, a, b, w.sign))
 
     found = jax.vmap(one)(a, b)
-    expected = jax.vmap(lambda a, b: OPERATIONS[name](Perturbed(w.base, a, b).dense()))(a, b)
+    expected = jax.vmap(lambda a, b: OPERATIONS[name](Perturbed(w.base, a, b, w.sign).dense()))(
+        a, b
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     text = str(jax.make_jaxpr(jax.vmap(one))(a, b))
     assert f"f32[{lanes},5,7]" not in text
@@ -248,7 +255,7 @@ def test_other_operations_form_the_matrix_and_warn(name):
 def test_inputs_of_another_precision_keep_the_noise():
     """A factor must not be rounded to the precision of an input: to integers, for example."""
     w = perturbed((5, 7), jnp.float32)
-    small = Perturbed(w.base, 0.01 * w.a, w.b)
+    small = Perturbed(w.base, 0.01 * w.a, w.b, w.sign)
     for dtype in (jnp.int8, jnp.bfloat16):
         x = jnp.arange(10).reshape(2, 5).astype(dtype)
         product = functools.partial(
@@ -259,7 +266,7 @@ def test_inputs_of_another_precision_keep_the_noise():
         found = lazily(lambda w, x=x, product=product: product(x, w))(small)
         expected = x.astype(jnp.float32) @ small.dense()
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    half = Perturbed(*(y.astype(jnp.bfloat16) for y in (w.base, w.a, w.b)))
+    half = Perturbed(*(y.astype(jnp.bfloat16) for y in (w.base, w.a, w.b, w.sign)))
     x = normal(3, (2, 5), jnp.float32)
     multiply = lambda w: jax.lax.dot_general(x, w, (((1,), (0,)), ((), ())))  # noqa: E731
     found = lazily(multiply)(half)
@@ -285,6 +292,6 @@ def test_half_precision_sums_in_single_precision():
     n = 512
     base, x = jnp.ones((n, 2), jnp.bfloat16), jnp.ones((3, n), jnp.bfloat16)
     a, b = jnp.full((n, 1), 2.0**-7, jnp.bfloat16), jnp.ones((2, 1), jnp.bfloat16)
-    found = lazily(lambda w: x @ w)(Perturbed(base, a, b))
+    found = lazily(lambda w: x @ w)(Perturbed(base, a, b, jnp.asarray(1, jnp.bfloat16)))
     assert found.dtype == jnp.bfloat16
     np.testing.assert_array_equal(found.astype(jnp.float32), 516.0)  # 512 + 4

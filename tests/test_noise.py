@@ -1,12 +1,14 @@
 """The noise: independent standard normal numbers, known by key and number."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from helpers import slow, z_scores
-from nres.noise import Gaussian, draw_signs, threefry
+from nres.noise import Gaussian, LowRank, draw_signs, threefry, update_noise
 
 KEYS = jax.random.split(jax.random.key(0), 400)
 
@@ -46,6 +48,25 @@ def test_noise_depends_on_key_and_number_alone():
     assert len(np.unique(np.asarray(rows), axis=0)) == len(rows)
     later = Gaussian().draw(KEYS, number + 1, sigma, theta)
     assert np.abs(z_scores(np.asarray(rows) * np.asarray(later), 0)).max() < 4
+
+
+@pytest.mark.parametrize("law", [Gaussian(), LowRank(2)])
+@pytest.mark.parametrize("few", [19, 20, 400])
+def test_noise_is_drawn_for_few_workers_alone(few, law):
+    """Of 400 workers 20 begin a noise: few enough or too many, the noises are the same."""
+    theta, sigma = jnp.zeros((3, 5)), jnp.float32(0.5)
+    start, number = jnp.arange(400, dtype=jnp.int32), jnp.arange(400, dtype=jnp.int32) // 20
+    step = functools.partial(update_noise, law, store=True, accumulate=False)
+    noise, _ = step(None, theta, KEYS, number, start, sigma, period=20)
+
+    def later(few):
+        args = noise, theta, KEYS, number + 1, start - 1, jnp.float32(3.0)
+        return step(*args, period=20, few=few)
+
+    every, some = later(None), later(few)
+    jax.tree.map(np.testing.assert_array_equal, every, some)
+    assert "cond" in str(jax.make_jaxpr(lambda: later(few))())
+    assert "cond" not in str(jax.make_jaxpr(lambda: later(None))())
 
 
 def test_keys_of_another_generator():

@@ -41,26 +41,3 @@ def knows_options() -> bool:
     except Exception:  # whatever a compiler raises
         return False
     return True
-
-
-def inner_jaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs of the functions that an operation calls; a kernel counts as one."""
-    if equation.primitive.name == "pallas_call":
-        return []
-    return [p for p in jax.tree.leaves(list(equation.params.values())) if hasattr(p, "eqns")]
-
-
-def count_operations(jaxpr: Any) -> int:
-    """Count the operations that a GPU executes for a jaxpr.
-
-    A loop of unknown length counts once. `jax.vmap` turns branches into selections, except where
-    the platform decides: there the shortest branch counts, which has the GPU's kernels.
-    """
-    total = 0
-    for equation in jaxpr.eqns:
-        counts = list(map(count_operations, inner_jaxprs(equation)))
-        if equation.primitive.name == "cond":
-            total += min(counts)
-        else:
-            total += equation.params.get("length", 1) * sum(counts) if counts else 1
-    return total

@@ -18,8 +18,9 @@ from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
 from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
+from nres.jaxprs import branches, count_operations
 from nres.measured import joined, learned
-from nres.system import Theta, squared_norm
+from nres.system import Theta
 from nres.tracing import Lifted, lift
 from nres.workers import Steps, worker_keys
 
@@ -145,7 +146,7 @@ class CompiledUpdates:
         arrays, rest = eqx.partition(learner, lambda x: isinstance(x, jax.Array | np.ndarray))
         position = (*eqx.combine(self.estimator.placement.replicate(arrays), rest), state)
         if gpu.has_nvidia() and gpu.knows_options():  # CPUs ignore the options
-            count = _operations_per_bundle(self._arguments(0, self.chunks.bundle), position)
+            count = _operations_of_graph(self._arguments(0, self.chunks.bundle), position)
             self.run = _IN_ONE_GRAPH if count <= gpu.MOST_OPERATIONS else _CONCURRENT
         for bundle in self.chunks.bundles(update):
             position, _ = self.run(self._arguments(0, bundle), position)  # 0 updates
@@ -287,11 +288,16 @@ _PLAIN, _CONCURRENT, _IN_ONE_GRAPH = map(_compiled, (None, gpu.CONCURRENT, gpu.O
 
 
 @eqx.filter_jit
-def _operations_per_bundle(arguments, position):
-    """Count the operations in one bundle. Compiled, so that equal programs are traced only once."""
-    run = functools.partial(_many_updates, arguments)
-    count = gpu.count_operations(jax.make_jaxpr(run)(position))
-    return jnp.asarray(min(count, np.iinfo(np.int32).max), jnp.int32)
+def _operations_of_graph(arguments, position):
+    """Count the operations in one bundle; the largest integer if it cannot be one graph.
+
+    Compiled, so that equal programs are traced only once.
+    """
+    jaxpr = jax.make_jaxpr(functools.partial(_many_updates, arguments))(position)
+    # Nothing can be decided inside a graph that stands for the iterations of a loop.
+    most = int(np.iinfo(np.int32).max)
+    count = most if branches(jaxpr) else count_operations(jaxpr)
+    return jnp.asarray(min(count, most), jnp.int32)
 
 
 def _run_updates(estimator, update, bundles, bundle, unlocking, stopped, position):
@@ -356,15 +362,14 @@ def _apply(update: Lifted, grad, optimizer_state, theta, loss):
 
 
 def _reported(estimate: Estimate) -> tuple:
-    info, unused = estimate.info, estimate.spent.unused
-    return estimate.grad, estimate.loss, info, unused, estimate.report
+    return estimate.loss, estimate.info, estimate.spent.unused, estimate.report
 
 
 @eqx.filter_jit
-def _report(grad, loss, info, unused, report) -> Int[Array, " columns"]:
+def _report(loss, info, unused, report) -> Int[Array, " columns"]:
     """Return the recorded numbers of an update, in the order of `named_rows`."""
-    norm = jnp.sqrt(squared_norm(grad))
     start = info.window_start[jnp.maximum(info.first_nonfinite, 0)]
+    norm = jnp.sqrt(info.square)
     numbers = (loss, norm, *(getattr(info, name) for name in diagnostics.PER_UPDATE))
     floats = jnp.stack([x.astype(float) for x in numbers])
     floats = jnp.concatenate([floats, info.phase_power.astype(float)])

@@ -68,13 +68,17 @@ def average(
     fine = finite if absent is None else finite | absent
     first = jnp.where(fine, fine.size, jnp.arange(fine.size, dtype=jnp.int32)).min()
     some = jnp.maximum(count, 1)
-    grad = jax.tree.map(lambda g: g / some.astype(g.dtype), contributions.grad)
+    divide = lambda g: g / some.astype(g.dtype)  # noqa: E731
+    grad = jax.tree.map(divide, contributions.grad)
     loss = jnp.where(finite, contributions.loss, 0).sum() / some.astype(contributions.loss.dtype)
     loss = jnp.where(count > 0, loss, jnp.nan)
 
     each = jnp.where(finite, contributions.norm**2, 0)
     squares, number = each.sum(), some.astype(each.dtype)
-    square = squared_norm(grad).astype(squares.dtype)
+    # The barrier keeps a GPU from updating the parameters in the kernel of this sum, which is slow
+    # because a single block computes it.
+    summed = jax.lax.optimization_barrier(contributions.grad)
+    square = squared_norm(jax.tree.map(divide, summed)).astype(squares.dtype)
     spread = squares - number * square
     ordered = number * (number - 1)
     variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(ordered, 1), jnp.inf)

@@ -13,6 +13,7 @@ reached, so that only the window's own noise counts.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -71,6 +72,10 @@ def _as_sigma(sigma: Sigma) -> PyTree:
             "that JAX can trace and that returns either: use jnp.where or an optax schedule "
             f"({first_line(error)})."
         ) from error
+
+
+# From this many random numbers on, it pays to find the workers that need new ones.
+MANY_NUMBERS = 2**24
 
 
 class EvolutionStrategy(Estimator):
@@ -245,11 +250,22 @@ class EvolutionStrategy(Estimator):
             self._present,
             self.noise_period,
             self.horizon,
+            few=self._few(theta, workers),
             store=self.store_noise and self.carries,
             accumulate=self.accumulates,
             adapts=self.adapts,
             unperturbed=self.restarts and self.carries,
         )
+
+    def _few(self, theta, workers) -> int | None:
+        """Return a number that the workers which begin a noise rarely exceed, if it saves time."""
+        count, period = workers.start.size, self.noise_period
+        numbers = count * self.noise.size(learned(theta))
+        if workers.group is not None or not isinstance(period, int) or numbers < MANY_NUMBERS:
+            return None
+        mean = count * self.window / period
+        few = math.ceil(mean + 4 * math.sqrt(mean))
+        return few if 2 * few < count else None
 
 
 class OnlineStrategy(EvolutionStrategy):
@@ -289,8 +305,8 @@ class OnlineStrategy(EvolutionStrategy):
 def _with_unperturbed(x: Array, members: Any) -> Any:
     """Add a last member with the parameters themselves."""
     if is_perturbed(members):
-        a = jnp.concatenate([members.a, jnp.zeros_like(members.a[:1])])
-        return Perturbed(members.base, a, members.b)
+        signs = jnp.concatenate([members.sign, jnp.zeros_like(members.sign[:1])])
+        return Perturbed(members.base, members.a, members.b, signs)
     return jnp.concatenate([members, jnp.broadcast_to(x, members[:1].shape)])
 
 
@@ -308,6 +324,7 @@ def _perturb(
     period: int | Int[Array, ""],
     horizon: int,
     *,
+    few: int | None,
     store: bool,
     accumulate: bool,
     adapts: bool,
@@ -333,6 +350,7 @@ def _perturb(
         accumulate=accumulate,
         adapts=adapts,
         group=workers.group,
+        few=few,
     )
     thetas = law.perturb(random, epsilon)
     if unperturbed:

@@ -74,26 +74,27 @@ def _as_matrix(x: Array) -> Float[Array, "workers rows rank"]:
 
 
 class Perturbed(eqx.Module):
-    r"""A matrix $W + A B^\top$ of every unroll, of which all unrolls share $W$."""
+    r"""A matrix $W + s A B^\top$ of every unroll, of which all unrolls share $W$."""
 
     # Arrays; or, where axes are named, numbers and `None`.
     base: Any
     """W; its first axes are rows, the others columns."""
     a: Any
-    """A, with axes of members and workers in front."""
+    """A, with an axis of workers in front."""
     b: Any
-    """B, with an axis of workers in front: members differ in `a` alone."""
+    """B, with an axis of workers in front."""
+    sign: Any
+    """s, one number per member: members differ in it alone."""
 
     def dense(self) -> Float[Array, "*lanes_and_shape"]:
         """Return the matrices themselves, added up in at least single precision."""
         wide = at_least_single(self.base.dtype)
-        base, a, b = (x.astype(wide) for x in (self.base, self.a, self.b))
-        # `b` has as many axes of lanes as `a`, or one less.
-        lanes = (a.ndim + b.ndim - base.ndim - 1) // 2
-        rows = a.ndim - lanes - 1
+        base, a, b, sign = (x.astype(wide) for x in (self.base, self.a, self.b, self.sign))
+        workers = (a.ndim + b.ndim - base.ndim - 2) // 2  # the number of axes
+        rows = a.ndim - workers - 1
         letters = string.ascii_lowercase[: base.ndim]
-        b = jnp.broadcast_to(b, (*a.shape[:lanes], *b.shape[rows - base.ndim - 1 :]))
         product = jnp.einsum(f"...{letters[:rows]}Z,...{letters[rows:]}Z->...{letters}", a, b)
+        product = jnp.tensordot(sign, product, axes=0)
         return (jnp.broadcast_to(base, product.shape) + product).astype(self.base.dtype)
 
 
@@ -137,7 +138,7 @@ def is_form(x: Any) -> TypeGuard[Perturbed | Shared]:
 def moved_by(x: Float[Array, "*shape"], rows: Any) -> Any:
     """Return the sum of an array and each worker's noise, for one member."""
     if is_factors(rows):
-        return Perturbed(x, rows.a[None].astype(x.dtype), rows.b.astype(x.dtype))
+        return Perturbed(x, rows.a.astype(x.dtype), rows.b.astype(x.dtype), jnp.ones(1, x.dtype))
     return (x[None] + rows.astype(x.dtype))[None]
 
 
@@ -157,7 +158,9 @@ def lanes_of(thetas: PyTree) -> tuple[int, int]:
     first = jax.tree.leaves(thetas, is_leaf=is_form)[0]
     if isinstance(first, Shared):
         return first.lanes
-    members, workers = (first.a if is_perturbed(first) else first).shape[:2]
+    if is_perturbed(first):
+        return first.sign.size, len(first.a)
+    members, workers = first.shape[:2]
     return members, workers
 
 
@@ -167,6 +170,8 @@ def mapped_axes(thetas: PyTree, members: bool) -> PyTree:
     def axes(x):
         if isinstance(x, Shared):
             return None
-        return Perturbed(None, 0, None if members else 0) if is_perturbed(x) else 0
+        if is_perturbed(x):
+            return Perturbed(None, None, None, 0) if members else Perturbed(None, 0, 0, None)
+        return 0
 
     return jax.tree.map(axes, thetas, is_leaf=is_form)

@@ -98,8 +98,8 @@ class Noise(eqx.Module):
 
         def members(x, e):
             if is_factors(e):
-                a = e.a.astype(x.dtype)
-                return Perturbed(x, jnp.stack([a, -a]), e.b.astype(x.dtype))
+                signs = jnp.asarray([1, -1], x.dtype)
+                return Perturbed(x, e.a.astype(x.dtype), e.b.astype(x.dtype), signs)
             x, e = jnp.broadcast_to(x, e.shape), e.astype(x.dtype)
             return jnp.stack([x + e, x - e])
 
@@ -262,6 +262,7 @@ def update_noise(
     accumulate: bool,
     adapts: bool = False,
     group: Group | None = None,
+    few: int | None = None,
 ) -> tuple[NoiseState, PyTree]:
     """Return the noise of the windows that begin at `start`.
 
@@ -280,6 +281,8 @@ def update_noise(
         accumulate: True if the scores are summed over the episode.
         adapts: True if sigma adapts, so that the `excess` of the noise is needed.
         group: The groups of the workers, if the law draws the noises of several workers jointly.
+        few: If at most this many workers draw a new noise, nothing is drawn for the others. `None`
+            to draw for all and to drop what is not new: simpler, and faster if noises are small.
 
     Returns:
         The `NoiseState` to carry to the next window, and the noise itself.
@@ -289,9 +292,27 @@ def update_noise(
     if noise is not None:
         scale = where_worker(fresh, scale, noise.sigma)
     jointly = {} if group is None else {"group": group}
-    epsilon = law.draw(keys, number, scale, theta, **jointly)
-    if noise is not None and noise.epsilon is not None:
-        epsilon = where_worker(fresh, epsilon, noise.epsilon)
+
+    def drawn() -> PyTree:
+        return law.draw(keys, number, scale, theta, **jointly)
+
+    def drawn_for_few() -> PyTree:
+        (chosen,) = jnp.nonzero(fresh, size=few, fill_value=0)
+        key, which, size = jax.tree.map(lambda x: x[chosen], (keys, number, scale))
+        place = jnp.maximum(jnp.cumsum(fresh) - 1, 0)
+        return jax.tree.map(lambda row: row[place], law.draw(key, which, size, theta))
+
+    if noise is None or noise.epsilon is None:
+        epsilon = drawn()
+    elif few is None:
+        epsilon = where_worker(fresh, drawn(), noise.epsilon)
+    else:
+        epsilon = jax.lax.cond(
+            fresh.sum() <= few,
+            lambda old: where_worker(fresh, drawn_for_few(), old),
+            lambda old: where_worker(fresh, drawn(), old),
+            noise.epsilon,
+        )
 
     def carried(new, old):
         """Add new values to those of the episode's earlier noises, where a noise begins."""

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from nres.checks import whole_number
-from nres.gpu import inner_jaxprs
+from nres.jaxprs import operations
 from nres.lengths import Lengths
 from nres.measured import has_measured
 from nres.noise.factors import has_perturbed, lanes_of, mapped_axes, unshared
@@ -261,7 +260,7 @@ def default_unroll(step: Any, lanes: int, window: int) -> int:
         window: The number of steps of a window. A divisor of it is preferred if one is near: a
             remainder would be compiled separately, and doubles the memory of backpropagation.
     """
-    names = list(_operations(step))
+    names = list(operations(step))
     if jax.default_backend() == "cpu":
         best = 2 if len(names) <= 50 else 1
     else:
@@ -272,16 +271,6 @@ def default_unroll(step: Any, lanes: int, window: int) -> int:
 
 
 _OWN_KERNELS = frozenset({"dot_general", "conv_general_dilated", "pallas_call"})
-
-
-def _operations(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of the operations in a jaxpr, including those in functions that it calls."""
-    for equation in jaxpr.eqns:
-        inner = inner_jaxprs(equation)
-        if not inner:
-            yield equation.primitive.name
-        for each in inner:
-            yield from _operations(each)
 
 
 def as_pool(given: Any) -> Pool:

@@ -28,7 +28,7 @@ def lazily(function: Callable) -> Callable:
         paths = jax.tree_util.tree_leaves_with_path(arguments, is_leaf=is_perturbed)
         values = [
             LazyMatrix(
-                *(x.base, x.a, x.b),
+                *(x.base, x.sign * x.a, x.b),
                 rows=tuple(range(x.a.ndim - 1)),
                 name=jax.tree_util.keystr(path[1:]),
             )
