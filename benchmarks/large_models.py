@@ -23,7 +23,7 @@ WINDOW, SYMBOLS = 16, 256
 # The width n and the number of pairs.
 SIZES = {"cpu": ((64, 128), (256, 64)), "gpu": ((576, 2048), (1856, 2048), (5760, 2048))}
 # The number of updates per measurement: a multiple of the 32 that a GPU starts at once.
-COUNTS = {"cpu": 10, "gpu": 192}
+COUNTS = {"cpu": 10, "gpu": 96}
 WAYS = ("low rank", "Gaussian", "inference")
 # The most bytes that the noises in full may take.
 LARGEST = {"cpu": 2**30, "gpu": 2**35}

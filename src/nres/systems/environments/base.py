@@ -17,7 +17,7 @@ from nres.execution import run_episodes
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.jax import JaxPool
 from nres.system import System, Theta
-from nres.tracing import Lifted, lift
+from nres.tracing import Lifted, bake
 from nres.workers import worker_keys
 
 # The number of episodes that `metrics` averages, as for MuJoCo tasks outside JAX.
@@ -61,9 +61,8 @@ class EnvironmentSystem(System):
     """Base class of policies in environments that JAX can trace; the loss is the negative reward.
 
     Episodes that end early are absorbed until the horizon: the environment is never reset within
-    an episode. Its arrays, for example the tables of a physics model, become arguments of compiled
-    functions, and equal environments share one compilation. A subclass sets `env`'s functions with
-    `_adapt`.
+    an episode. Its numbers, for example the masses of a robot, become part of compiled functions,
+    and equal environments share one compilation. A subclass sets `env`'s functions with `_adapt`.
     """
 
     horizon: int = eqx.field(static=True)
@@ -122,8 +121,8 @@ class EnvironmentSystem(System):
             if adapter.discrete
             else jax.ShapeDtypeStruct(adapter.shape, dtype)
         )
-        self._reset = lift(reset, key)
-        self._step = lift(step, shapes, action, key)
+        self._reset = bake(reset, key)
+        self._step = bake(step, shapes, action, key)
         self.horizon = whole_number("horizon", horizon)
         self.actions = adapter.actions
         self.discrete = adapter.discrete
