@@ -13,7 +13,6 @@ from helpers import as_users_run, invoke, raises_naming
 from nres import runs
 from nres.pools.jax import JaxPool
 from nres.systems import BraxEnvironment, GymnaxEnvironment, PlaygroundEnvironment
-from nres.tracing import MOST_BAKED, bake
 
 # Brax and gymnax do not follow the strict rules of the other tests.
 pytestmark = [
@@ -215,25 +214,13 @@ def test_environments_with_other_numbers_are_others():
     usual = GymnaxEnvironment(env, horizon=8)
     assert jax.tree.structure(heavy) != jax.tree.structure(usual)
     theta, keys = jnp.ones((1, 3)), jax.random.split(KEY, 2)
-    assert (losses(heavy, theta, keys).loss != losses(usual, theta, keys).loss).all()
+    each = losses(heavy, theta, keys).loss
+    assert (each != losses(usual, theta, keys).loss).all()
 
+    def of_mass(m):
+        return losses(GymnaxEnvironment(env, params=params.replace(m=m), horizon=8), theta, keys)
 
-@pytest.mark.parametrize(("size", "inputs"), [(MOST_BAKED, 0), (MOST_BAKED + 1, 1)])
-def test_only_large_arrays_of_baked_functions_are_inputs(size, inputs):
-    def baked(number, scale):
-        table = number * jnp.arange(size, dtype=float)
-        return bake(lambda x: (scale * x, table * x), 1.0)
-
-    one, two = baked(2.0, 3.0), baked(2.0, 3.0)
-    assert len(jax.tree.leaves(one)) == inputs
-    assert jax.tree.structure(one) == jax.tree.structure(two)
-    assert jax.tree.structure(one) != jax.tree.structure(baked(2.0, 4.0))
-    other = baked(5.0, 3.0)
-    assert (jax.tree.structure(one) == jax.tree.structure(other)) == bool(inputs)
-    for made, number in ((one, 2.0), (other, 5.0)):
-        scaled, table = jax.jit(lambda made, x: made(x))(made, 0.5)
-        assert scaled == 1.5
-        np.testing.assert_allclose(table[-1], 0.5 * number * (size - 1))
+    np.testing.assert_allclose(jax.vmap(of_mass)(jnp.array([2.0, 3.0])).loss[0], each, rtol=1e-5)
 
 
 def wrapped():

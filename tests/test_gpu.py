@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 import nres
 from helpers import THETA, Wave
 from nres import gpu, updates
-from nres.jaxprs import branches, count_operations
+from nres.jaxprs import count_operations, decides_in_loop
 
 KEY = jax.random.key(8)
 OPTIMIZER = optax.sgd(0.1)
@@ -41,7 +41,7 @@ def test_where_the_platform_decides_its_kernel_counts():
     assert counted(jax.vmap(chosen), jnp.ones((5, 3))) == decision
 
 
-def test_a_gpu_decides_inside_loops_only_what_lanes_do_not_differ_in():
+def test_decisions_inside_loops_are_found():
     def chosen(x):
         return jax.lax.cond(x > 0, jnp.sin, jnp.cos, x)
 
@@ -55,7 +55,7 @@ def test_a_gpu_decides_inside_loops_only_what_lanes_do_not_differ_in():
         return jax.lax.platform_dependent(x, cuda=jnp.sin, default=jnp.cos)
 
     def decides(function, x=1.0):
-        return branches(jax.make_jaxpr(function)(x))
+        return decides_in_loop(jax.make_jaxpr(function)(x))
 
     assert not decides(chosen)
     assert not decides(halved)

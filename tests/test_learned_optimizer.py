@@ -170,8 +170,8 @@ def test_a_subclass_with_its_own_update_is_used():
             return jax.tree.map(jnp.zeros_like, grads), state
 
     class Louder(lo.PerParameterMLP):
-        def changes(self, theta, tensors, added, inputs):
-            change, means = super().changes(theta, tensors, added, inputs)
+        def changes(self, theta, tensors, inputs):
+            change, means = super().changes(theta, tensors, inputs)
             return 2 * change + inputs.means[0], means  # zero before the first step
 
     system = lo.LearnedOptimizerSystem(small_task(), Still(4, 1), horizon=6)
@@ -179,8 +179,18 @@ def test_a_subclass_with_its_own_update_is_used():
     step = eqx.filter_jit(system.step)
     state, _ = step(system.init(theta, KEY), theta, jnp.int32(0), KEY)
     assert_same(state.params, system.start)
-    assert system.optimizer.update_vector is Louder(4, 1).update_vector is None
-    assert small_system().optimizer.update_vector is not None
+    louder, usual = (
+        lo.LearnedOptimizerSystem(small_task(), kind(4, 1), horizon=6)
+        for kind in (Louder, lo.PerParameterMLP)
+    )
+    (loud, _), (quiet, _) = (
+        eqx.filter_jit(each.step)(each.init(theta, KEY), theta, jnp.int32(0), KEY)
+        for each in (louder, usual)
+    )
+    before, after = (usual.layout.vector(params) for params in (louder.start, loud.params))
+    np.testing.assert_allclose(after - before, 2 * (quiet.params - before), rtol=1e-3, atol=1e-7)
+    assert system.optimizer.updated_vector is Louder(4, 1).updated_vector is None
+    assert small_system().optimizer.updated_vector is not None
     other = eqx.tree_at(lambda s: s.optimizer, small_system(), lo.Momentum())
     assert other.layout is None
 

@@ -5,9 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+import nres
 from helpers import slow, z_scores
+from nres.estimators import evolution
 from nres.noise import Gaussian, LowRank, draw_signs, threefry, update_noise
 
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -52,7 +55,7 @@ def test_noise_depends_on_key_and_number_alone():
 
 @pytest.mark.parametrize("law", [Gaussian(), LowRank(2)])
 @pytest.mark.parametrize("few", [19, 20, 400])
-def test_noise_is_drawn_for_few_workers_alone(few, law):
+def test_noise_is_drawn_for_few_workers_alone(few, law, monkeypatch):
     """Of 400 workers 20 begin a noise: few enough or too many, the noises are the same."""
     theta, sigma = jnp.zeros((3, 5)), jnp.float32(0.5)
     start, number = jnp.arange(400, dtype=jnp.int32), jnp.arange(400, dtype=jnp.int32) // 20
@@ -65,8 +68,51 @@ def test_noise_is_drawn_for_few_workers_alone(few, law):
 
     every, some = later(None), later(few)
     jax.tree.map(np.testing.assert_array_equal, every, some)
-    assert "cond" in str(jax.make_jaxpr(lambda: later(few))())
-    assert "cond" not in str(jax.make_jaxpr(lambda: later(None))())
+    drawn, draw = [], type(law).draw
+
+    def counted(self, keys, *given):
+        drawn.append(len(keys))
+        return draw(self, keys, *given)
+
+    monkeypatch.setattr(type(law), "draw", counted)
+    jax.eval_shape(lambda: (later(None), later(few)))
+    assert drawn == [400, few, 400]  # for all; for few, or for all if there are more
+
+
+class Turning(nres.System):
+    """A system with a matrix as parameters, in twelve windows of two steps."""
+
+    horizon: int = 24
+
+    def init(self, theta, key):
+        return jnp.ones(4)
+
+    def step(self, state, theta, t, key):
+        state = jnp.tanh(theta.T @ (theta @ state)) + 0.1 * jax.random.normal(key, (4,))
+        return state, jnp.sum(state**2)
+
+
+@pytest.mark.parametrize("phases", ["even", "independent"])
+@pytest.mark.parametrize("law", [Gaussian(), slow(LowRank(1))])
+def test_drawing_for_few_changes_no_training(law, phases, monkeypatch):
+    theta = jnp.linspace(-1, 1, 12).reshape(3, 4)
+    estimator = nres.NRES(Turning(), workers=96, window=2, sigma=0.1, noise=law, phases=phases)
+
+    def trained():
+        return nres.train(estimator, optax.sgd(0.01), theta, updates=30, key=KEYS[0])
+
+    usual = trained()
+    monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
+    jax.clear_caches()
+    begun = set()
+
+    def noted(*given, few, **options):
+        begun.add(few)
+        return update_noise(*given, few=few, **options)
+
+    monkeypatch.setattr(evolution, "update_noise", noted)
+    np.testing.assert_array_equal(trained().theta, usual.theta)
+    assert begun == {9 if phases == "even" else 20}
 
 
 def test_keys_of_another_generator():

@@ -15,6 +15,7 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_users_run, raises_naming, state_at_step_0
 from nres.estimators import computing
+from nres.tracing import MOST_BAKED, bake
 from nres.updates import Chunks
 from numpy_pool import NumpyPool
 
@@ -347,6 +348,30 @@ def test_tables_and_callbacks_in_schedules_are_compared():
             )
         )
         np.testing.assert_allclose(found, scale)
+
+
+@pytest.mark.parametrize(("size", "inputs"), [(MOST_BAKED, 0), (MOST_BAKED + 1, 1)])
+def test_only_large_arrays_of_baked_functions_are_inputs(size, inputs):
+    def baked(number, scale):
+        table = number * jnp.arange(size, dtype=float)
+        return bake(lambda x: (scale * x, table * x), 1.0)
+
+    one, two = baked(2.0, 3.0), baked(2.0, 3.0)
+    assert len(jax.tree.leaves(one)) == inputs
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    assert jax.tree.structure(one) != jax.tree.structure(baked(2.0, 4.0))
+    other = baked(5.0, 3.0)
+    assert (jax.tree.structure(one) == jax.tree.structure(other)) == bool(inputs)
+    for made, number in ((one, 2.0), (other, 5.0)):
+        scaled, table = jax.jit(lambda made, x: made(x))(made, 0.5)
+        assert scaled == 1.5
+        np.testing.assert_allclose(table[-1], 0.5 * number * (size - 1))
+
+
+def test_baked_functions_may_have_keys():
+    key = jax.random.key(7)
+    made = bake(lambda x: x * jax.random.normal(key), 1.0)
+    np.testing.assert_allclose(made(2.0), 2 * jax.random.normal(key))
 
 
 def test_a_state_of_another_optimizer_is_refused():

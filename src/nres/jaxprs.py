@@ -19,8 +19,8 @@ def operations(jaxpr: Any) -> Iterator[str]:
 def count_operations(jaxpr: Any) -> int:
     """Count the operations that a GPU executes for a jaxpr.
 
-    A loop of unknown length counts once. `jax.vmap` turns branches into selections, except where
-    the platform decides: there the shortest branch counts, which has the GPU's kernels.
+    A loop of unknown length counts once. Of several branches, the shortest counts: where the
+    platform decides, it has the GPU's kernels.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -32,7 +32,7 @@ def count_operations(jaxpr: Any) -> int:
     return total
 
 
-def branches(jaxpr: Any, in_loop: bool = False) -> bool:
+def decides_in_loop(jaxpr: Any, in_loop: bool = False) -> bool:
     """Return true if a GPU has to decide inside a loop: for a branch, or to end another loop.
 
     `jax.vmap` turns branches into selections if lanes differ in them. The platform decides when a
@@ -44,7 +44,7 @@ def branches(jaxpr: Any, in_loop: bool = False) -> bool:
         if in_loop and (chosen or name == "while"):
             return True
         inside = in_loop or name in ("scan", "while")
-        if any(branches(inner, inside) for inner in _inner_jaxprs(equation)):
+        if any(decides_in_loop(inner, inside) for inner in _inner_jaxprs(equation)):
             return True
     return False
 

@@ -41,7 +41,7 @@ class Program:
 
 
 class Lifted(eqx.Module):
-    """A traced function whose operations are static and whose numbers are arrays."""
+    """A traced function: its operations are static, and numbers that may change are arrays."""
 
     program: Program = eqx.field(static=True)
     numbers: list[Array]
@@ -95,7 +95,8 @@ def lift(function: Callable[..., Any], *examples: Any) -> Lifted:
 def bake(function: Callable[..., Any], *examples: Any) -> Lifted:
     """Trace a function whose numbers are part of what it is, so that compiled code can use them.
 
-    A compiler removes a multiplication by a one that it knows. Only large arrays become arguments.
+    A compiler removes a multiplication by a one that it knows. Only large arrays become arguments,
+    and what cannot be known: random keys, and arrays that JAX is tracing.
 
     Args:
         function: Any function that JAX can trace.
@@ -111,20 +112,26 @@ def bake(function: Callable[..., Any], *examples: Any) -> Lifted:
         ```
     """
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*examples)
-    jaxpr, constants = closed.jaxpr, [jnp.asarray(constant) for constant in closed.consts]
-    pairs = list(zip(jaxpr.constvars, constants, strict=True))
-    small = [pair for pair in pairs if pair[1].size <= MOST_BAKED]
-    large = [pair for pair in pairs if pair[1].size > MOST_BAKED]
+    jaxpr, left = closed.jaxpr, MOST_BAKED
+    baked: list[tuple[Any, Any]] = []
+    given: list[tuple[Any, Any]] = []
+    for variable, constant in zip(jaxpr.constvars, map(jnp.asarray, closed.consts), strict=True):
+        fits = constant.size <= left and not isinstance(constant, jax.core.Tracer)
+        if fits and not jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
+            baked.append((variable, constant))
+            left -= constant.size
+        else:
+            given.append((variable, constant))
     jaxpr = jaxpr.replace(
-        constvars=[variable for variable, _ in small],
-        invars=[*(variable for variable, _ in large), *jaxpr.invars],
+        constvars=[variable for variable, _ in baked],
+        invars=[*(variable for variable, _ in given), *jaxpr.invars],
     )
-    program = Program(jaxpr, jax.tree.structure(shape), [value for _, value in small])
-    return Lifted(program, [], [value for _, value in large])
+    program = Program(jaxpr, jax.tree.structure(shape), [value for _, value in baked])
+    return Lifted(program, [], [value for _, value in given])
 
 
-# The most elements of an array that is part of compiled code.
-MOST_BAKED = 2**14
+# The number of elements of a function's arrays that are part of compiled code.
+MOST_BAKED = 2**16
 
 
 def _told(constant: Any) -> tuple[Any, ...]:

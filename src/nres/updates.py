@@ -18,7 +18,7 @@ from nres.estimators.base import Estimator
 from nres.estimators.computing import compute_estimate, starting_points, steps_are_known
 from nres.estimators.values import PARTS, Estimate, EstimatorState, Unlocking
 from nres.execution import choose
-from nres.jaxprs import branches, count_operations
+from nres.jaxprs import count_operations, decides_in_loop
 from nres.measured import joined, learned
 from nres.system import Theta
 from nres.tracing import Lifted, lift
@@ -294,9 +294,9 @@ def _operations_of_graph(arguments, position):
     Compiled, so that equal programs are traced only once.
     """
     jaxpr = jax.make_jaxpr(functools.partial(_many_updates, arguments))(position)
-    # Nothing can be decided inside a graph that stands for the iterations of a loop.
     most = int(np.iinfo(np.int32).max)
-    count = most if branches(jaxpr) else count_operations(jaxpr)
+    # Nothing can be decided inside a graph that stands for the iterations of a loop.
+    count = most if decides_in_loop(jaxpr) else count_operations(jaxpr)
     return jnp.asarray(min(count, most), jnp.int32)
 
 

@@ -78,7 +78,8 @@ def average(
     # The barrier keeps a GPU from updating the parameters in the kernel of this sum, which is slow
     # because a single block computes it.
     summed = jax.lax.optimization_barrier(contributions.grad)
-    square = squared_norm(jax.tree.map(divide, summed)).astype(squares.dtype)
+    exact = squared_norm(jax.tree.map(divide, summed))
+    square = exact.astype(squares.dtype)
     spread = squares - number * square
     ordered = number * (number - 1)
     variance = jnp.where(count > 1, jnp.maximum(spread, 0) / jnp.maximum(ordered, 1), jnp.inf)
@@ -92,7 +93,7 @@ def average(
         variance=variance,
         nonfinite=finite.size - fine.sum(dtype=jnp.int32),
         first_nonfinite=jnp.where(first < fine.size, first, -1),
-        square=square,
+        square=exact,
         sigma=jnp.full((), math.nan),
         **_diagnostics(contributions, workers, pairs, finite, number, each, squares, square),
     )

@@ -74,7 +74,8 @@ def _as_sigma(sigma: Sigma) -> PyTree:
         ) from error
 
 
-# From this many random numbers on, it pays to find the workers that need new ones.
+# From this many random numbers on, it pays to find the workers that need new ones. Only noise of
+# low rank on an accelerator, or of workers outside JAX, has as many at one time.
 MANY_NUMBERS = 2**24
 
 
@@ -258,13 +259,20 @@ class EvolutionStrategy(Estimator):
         )
 
     def _few(self, theta, workers) -> int | None:
-        """Return a number that the workers which begin a noise rarely exceed, if it saves time."""
+        """Return a number that the workers which begin a noise rarely exceed.
+
+        `None` if it is not known, or if nothing would be saved. These may be a part of all workers.
+        """
         count, period = workers.start.size, self.noise_period
         numbers = count * self.noise.size(learned(theta))
-        if workers.group is not None or not isinstance(period, int) or numbers < MANY_NUMBERS:
+        fixed = isinstance(period, int) and self.pool.lengths is None
+        if workers.group is not None or not fixed or numbers < MANY_NUMBERS:
             return None
-        mean = count * self.window / period
-        few = math.ceil(mean + 4 * math.sqrt(mean))
+        share = self.window / period
+        if self.phases == EVEN:  # workers that begin together are neighbours
+            few = math.ceil(self.workers * share) + 1
+        else:
+            few = math.ceil(count * share + 4 * math.sqrt(count * share))
         return few if 2 * few < count else None
 
 

@@ -298,9 +298,10 @@ def update_noise(
 
     def drawn_for_few() -> PyTree:
         (chosen,) = jnp.nonzero(fresh, size=few, fill_value=0)
-        key, which, size = jax.tree.map(lambda x: x[chosen], (keys, number, scale))
+        some = jax.tree.map(lambda x: x[chosen], (keys, number, scale))
+        rows = law.draw(some[0], some[1], some[2], theta)
         place = jnp.maximum(jnp.cumsum(fresh) - 1, 0)
-        return jax.tree.map(lambda row: row[place], law.draw(key, which, size, theta))
+        return jax.tree.map(lambda row: row[place], rows)
 
     if noise is None or noise.epsilon is None:
         epsilon = drawn()

@@ -62,7 +62,8 @@ class EnvironmentSystem(System):
 
     Episodes that end early are absorbed until the horizon: the environment is never reset within
     an episode. Its numbers, for example the masses of a robot, become part of compiled functions,
-    and equal environments share one compilation. A subclass sets `env`'s functions with `_adapt`.
+    unless there are very many. Equal environments share one compilation. A subclass sets `env`'s
+    functions with `_adapt`.
     """
 
     horizon: int = eqx.field(static=True)

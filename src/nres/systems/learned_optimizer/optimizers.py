@@ -75,12 +75,12 @@ class LearnableOptimizer(eqx.Module):
         """
 
     @property
-    def update_vector(self) -> Callable[..., tuple[Array, PyTree]] | None:
+    def updated_vector(self) -> Callable[..., tuple[Array, PyTree]] | None:
         """A function that updates a model whose parameters are one vector; `None` if there is none.
 
         Its arguments are those of `update`, and the sizes of the model's tensors. It returns the
-        new parameters, not their change. If `t` is zero, the result must not depend on `state`.
-        With it, models are vectors: this takes few kernels.
+        new parameters and accumulators. If `t` is zero, they must not depend on `state`. With it,
+        models are vectors: this takes few kernels.
         """
         return None
 
@@ -262,7 +262,7 @@ class PerParameterNetwork(LearnableOptimizer):
 
     @abc.abstractmethod
     def changes(
-        self, theta: Theta, tensors: tuple[int, ...], added: bool, inputs: Inputs
+        self, theta: Theta, tensors: tuple[int, ...], inputs: Inputs, added: bool = False
     ) -> Result:
         """Apply the network; the arguments are those of `network_step`."""
 
@@ -272,10 +272,10 @@ class PerParameterNetwork(LearnableOptimizer):
         return Network((ROWS + len(TIMES), *[self.width] * self.depth, 2))
 
     @property
-    def update_vector(self):
+    def updated_vector(self):
         methods = (type(self).init, type(self).update, type(self).changes)
         ours = all(method.__module__ == __name__ for method in methods)  # not a subclass's own
-        return self._update_vector if ours else None
+        return self._updated_vector if ours else None
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         network, weights = self.network, []
@@ -292,12 +292,16 @@ class PerParameterNetwork(LearnableOptimizer):
         grad, param = (
             layout.vector(jax.tree.map(lambda x: x.astype(float), tree)) for tree in (grads, params)
         )
-        change, state = self._update_vector(theta, grad, state, param, t, layout.sizes, False)
+        change, state = self.changes(theta, layout.sizes, _inputs(theta, grad, state, param, t))
         return jax.tree.map(lambda c, p: c.astype(p.dtype), layout.tree(change), params), state
 
-    def _update_vector(self, theta, grad, state, param, t, tensors, added=True):
-        times = time_inputs(t, jax.tree.leaves(theta)[0].dtype)
-        return self.changes(theta, tensors, added, Inputs(times, grad, param, state, t))
+    def _updated_vector(self, theta, grad, state, param, t, tensors):
+        inputs = _inputs(theta, grad, state, param, t)
+        return self.changes(theta, tensors, inputs, added=True)
+
+
+def _inputs(theta: Theta, grad: Array, state: Array, param: Array, t: Array) -> Inputs:
+    return Inputs(time_inputs(t, jax.tree.leaves(theta)[0].dtype), grad, param, state, t)
 
 
 class PerParameterMLP(PerParameterNetwork):
@@ -324,7 +328,7 @@ class PerParameterMLP(PerParameterNetwork):
     def layers(self, theta):
         return self.network.layers(theta)
 
-    def changes(self, theta, tensors, added, inputs):
+    def changes(self, theta, tensors, inputs, added=False):
         return network_step(self.network, tensors, added, theta, inputs)
 
 
@@ -341,7 +345,7 @@ class LayeredMLP(PerParameterNetwork):
     def layers(self, theta):
         return [(layer["weight"], layer["bias"]) for layer in theta]
 
-    def changes(self, theta, tensors, added, inputs):
+    def changes(self, theta, tensors, inputs, added=False):
         return layered_step(self.layers(theta), tensors, added, inputs)
 
 

@@ -171,7 +171,7 @@ class LearnedOptimizerSystem(System):
         usual = LearnedOptimizerSystem.init, LearnedOptimizerSystem.step
         if self.layout is None or methods != usual:
             return selected(begins, fresh, old)
-        # `update_vector` does not read the accumulators, most of the state, at the first step.
+        # `updated_vector` does not read the accumulators, most of the state, at the first step.
         params, drawn = selected(begins, (fresh.params, fresh.drawn), (old.params, old.drawn))
         return Training(params, old.accumulators, drawn)
 
@@ -197,7 +197,7 @@ class LearnedOptimizerSystem(System):
     @property
     def layout(self) -> Layout | None:
         """The order of the model's parameters, if they are one vector."""
-        if self.optimizer.update_vector is None:
+        if self.optimizer.updated_vector is None:
             return None
         like = jax.eval_shape(lambda: self.task.init(jax.random.key(0)))
         alike = all(leaf.dtype == jnp.result_type(float) for leaf in jax.tree.leaves(like))
@@ -205,13 +205,13 @@ class LearnedOptimizerSystem(System):
 
     def _functions(self) -> tuple[Callable, Callable, Callable]:
         """Return the gradient, the outer loss and the update of a model in the form it has."""
-        task, layout, update_vector = self.task, self.layout, self.optimizer.update_vector
-        if layout is None or update_vector is None:
+        task, layout, updated_vector = self.task, self.layout, self.optimizer.updated_vector
+        if layout is None or updated_vector is None:
             return task.gradient, task.outer_loss, self._updated
         return (
             on_vectors(task.gradient, layout, is_gradient=True),
             on_vectors(task.outer_loss, layout, is_gradient=False),
-            functools.partial(update_vector, tensors=layout.sizes),
+            functools.partial(updated_vector, tensors=layout.sizes),
         )
 
     def _updated(self, theta, grads, accumulators, params, t):
