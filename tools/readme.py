@@ -163,6 +163,18 @@ def environments() -> str:
     return table(["", "nres", "bare rollout", "nres / bare"], rows)
 
 
+def hopper() -> str:
+    numbers = load("walk-hopper/summary.json")["numbers"]
+
+    def reached(name: str) -> str:
+        method, times = numbers["methods"][name], numbers["shown"]["times"]
+        best = sorted(times * value for value in method["best"])
+        steps = sum(method["end"]["sequential_steps"]) / len(best)
+        return f"{name} reaches returns of {best[0]:,.0f} to {best[-1]:,.0f} in {steps:,.0f}"
+
+    return f"in 500 updates, {reached('NRES')} sequential steps, and {reached('FullES')}"
+
+
 def startup() -> str:
     return f"{load('bench/cpu.json')['startup_seconds']['total']:.1f}"
 
@@ -324,6 +336,7 @@ PARTS = (
     early_end,
     simulators,
     environments,
+    hopper,
 )
 
 
