@@ -281,8 +281,8 @@ def update_noise(
         accumulate: True if the scores are summed over the episode.
         adapts: True if sigma adapts, so that the `excess` of the noise is needed.
         group: The groups of the workers, if the law draws the noises of several workers jointly.
-        few: If at most this many workers draw a new noise, nothing is drawn for the others. `None`
-            to draw for all and to drop what is not new: simpler, and faster if noises are small.
+        few: Draw for this many workers at a time, until all have drawn that have to. `None` to draw
+            for all, and to drop what is not new: faster if noises are small.
 
     Returns:
         The `NoiseState` to carry to the next window, and the noise itself.
@@ -293,27 +293,24 @@ def update_noise(
         scale = where_worker(fresh, scale, noise.sigma)
     jointly = {} if group is None else {"group": group}
 
-    def drawn() -> PyTree:
-        return law.draw(keys, number, scale, theta, **jointly)
-
-    def drawn_for_few() -> PyTree:
-        (chosen,) = jnp.nonzero(fresh, size=few, fill_value=0)
-        some = jax.tree.map(lambda x: x[chosen], (keys, number, scale))
-        rows = law.draw(some[0], some[1], some[2], theta)
-        place = jnp.maximum(jnp.cumsum(fresh) - 1, 0)
-        return jax.tree.map(lambda row: row[place], rows)
-
     if noise is None or noise.epsilon is None:
-        epsilon = drawn()
+        epsilon = law.draw(keys, number, scale, theta, **jointly)
     elif few is None:
-        epsilon = where_worker(fresh, drawn(), noise.epsilon)
+        drawn = law.draw(keys, number, scale, theta, **jointly)
+        epsilon = where_worker(fresh, drawn, noise.epsilon)
     else:
-        epsilon = jax.lax.cond(
-            fresh.sum() <= few,
-            lambda old: where_worker(fresh, drawn_for_few(), old),
-            lambda old: where_worker(fresh, drawn(), old),
-            noise.epsilon,
-        )
+
+        def draw_for_some(position):
+            waiting, epsilon = position
+            (chosen,) = jnp.nonzero(waiting, size=few, fill_value=start.size)
+            some = jax.tree.map(lambda x: x.at[chosen].get(mode="clip"), (keys, number, scale))
+            drawn = law.draw(*some, theta)
+            put = lambda old, new: old.at[chosen].set(new, mode="drop")  # noqa: E731
+            return put(waiting, False), jax.tree.map(put, epsilon, drawn)
+
+        # In the old noise's memory, and once in most windows.
+        position = fresh, noise.epsilon
+        _, epsilon = jax.lax.while_loop(lambda p: p[0].any(), draw_for_some, position)
 
     def carried(new, old):
         """Add new values to those of the episode's earlier noises, where a noise begins."""
