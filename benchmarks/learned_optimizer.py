@@ -115,7 +115,8 @@ def run(quick: bool, rounds: int = 3) -> list[dict]:
     rows: list[dict] = []
 
     def time_implementation(name, workers, width, make, precision="default"):
-        updates = 2 if quick else (20 if cpu else max(64, 409_600 // workers // (width // 8)))
+        # On a GPU these take about a second, which is much longer than to begin and to end.
+        updates = 2 if quick else 20 if cpu else max(256, 4_096_000 // workers // (width // 8))
         with jax.default_matmul_precision(precision):
             measure, began = make(workers, width, horizon)
             measure(updates)

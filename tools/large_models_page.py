@@ -8,15 +8,16 @@ WAYS = ("low rank", "Gaussian", "inference")
 
 def large_models() -> str:
     rows = []
-    for row in load("bench/large_models_cpu.json")["large_models"]:
-        speeds = [row.get(f"{name}, tokens/s") for name in WAYS]
-        rows.append(
-            [
-                f"{DEVICES['cpu']}, d = {row['parameters']:,}, N = {row['workers']:,}",
-                *(f"{speed:,.0f}" if speed else "–" for speed in speeds),
-                f"{row['of inference']:.2f}",
-            ]
-        )
+    for backend, device in DEVICES.items():
+        for row in load(f"bench/large_models_{backend}.json")["large_models"]:
+            speeds = [row.get(f"{name}, tokens/s") for name in WAYS]
+            rows.append(
+                [
+                    f"{device}, d = {row['parameters']:,}, N = {row['workers']:,}",
+                    *(f"{speed:,.0f}" if speed else "–" for speed in speeds),
+                    f"{row['of inference']:.2f}",
+                ]
+            )
     headings = ["", "NRES, rank 1", "NRES, Gaussian", "inference", "rank 1 / inference"]
     return table(headings, rows)
 

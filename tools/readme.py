@@ -154,11 +154,12 @@ def simulators() -> str:
 def environments() -> str:
     rows = [
         [
-            f"{row['environment']}, N = {row['workers']:,}, W = {row['window']}",
+            f"{device}, {row['environment']}, N = {row['workers']:,}, W = {row['window']}",
             *(f"{row[f'{who}_steps_per_second']:,.0f}" for who in ("nres", "bare")),
             f"{row['of_bare']:.2f}",
         ]
-        for row in load("bench/environments_cpu.json")["environments"]
+        for backend, device in DEVICES.items()
+        for row in load(f"bench/environments_{backend}.json")["environments"]
     ]
     return table(["", "nres", "bare rollout", "nres / bare"], rows)
 

@@ -51,8 +51,8 @@ LARGE_COMPARISONS: Mapping[str, Comparison] = {
     ),
     "lopt-rank": Comparison(
         label="",
-        claim="The aim is that a learned optimizer with d = 19,330 learns as well with noise of "
-        "low rank as with Gaussian noise.",
+        claim="A learned optimizer with d = 19,330 learns as well with noise of low rank as with "
+        "Gaussian noise.",
         system="learned-optimizer",
         options={"width": 128, "layered": True},
         tier="gpu",
