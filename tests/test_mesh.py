@@ -11,7 +11,7 @@ import pytest
 
 import nres
 from helpers import THETA, Faller, Spiral, as_users_run, raises_naming, slow
-from nres.estimators import computing
+from nres.estimators import computing, evolution
 from nres.estimators.values import PARTS
 from numpy_pool import NumpyPool
 from table import mesh
@@ -50,6 +50,20 @@ def test_training_is_the_same_and_continues_on_other_devices():
         whole = train(on(2), theta=theta, updates=10, state=state)
     np.testing.assert_allclose(whole.theta, alone.theta, rtol=1e-4)
     assert whole.state.steps == alone.state.steps
+
+
+@pytest.mark.slow
+def test_drawing_noise_for_few_workers_at_a_time(monkeypatch):
+    """The ten workers that begin together are on one device, which draws for nine at a time."""
+    monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
+
+    def train(placement):
+        estimator = nres.NRES(Faller(), workers=96, window=1, sigma=0.1, placement=placement)
+        return nres.train(estimator, optax.sgd(0.01), THETA[Faller], updates=20, key=KEY)
+
+    with as_users_run():
+        alone, spread = train(nres.placement.Local()), train(on(4))
+    np.testing.assert_allclose(spread.theta, alone.theta, rtol=1e-4)
 
 
 def test_measuring_on_several_devices():
