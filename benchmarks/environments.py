@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 import nres
+from nres.noise.law import where_worker
 from run import fastest, publish, seconds, training
 
 WINDOW = 20
@@ -77,13 +78,7 @@ def bare(system, reset: Callable, step: Callable, lanes: int) -> Callable[[], An
     windows = system.horizon // WINDOW
     place = jnp.tile(jnp.arange(lanes // 2) % windows, 2)
     for window in range(windows):
-        first = jax.tree.map(
-            lambda new, old: jnp.where(
-                jnp.expand_dims(window < place, range(1, new.ndim)), new, old
-            ),
-            rollout(first),
-            first,
-        )
+        first = where_worker(window < place, rollout(first), first)
     return lambda: jax.block_until_ready(rollout(first))
 
 
