@@ -160,6 +160,9 @@ def test_nothing_holds_against_a_reference_that_never_arrives():
     for claim in (Slower("PES", 4.0), Reaches("NRES", 80)):
         assert checked(claim, lost).grade == "fails"
     assert checked(Slower("PES"), lost).ours == "NRES never reaches the level"
+    one = dataclasses.replace(lost, runs={name: runs_[:1] for name, runs_ in lost.runs.items()})
+    for claim in (Slower("PES", 4.0), Reaches("NRES", 80)):  # one seed does not tell
+        assert checked(claim, one).grade == "not established"
     there = dataclasses.replace(RANKING, level=101.0)
     assert checked(Slower("PES"), there).ours == "NRES starts below the level"
 
@@ -171,6 +174,12 @@ def test_a_reference_that_arrives_with_some_seeds_establishes_nothing():
     assert check.grade == "not established"
     assert "2 of 3 seeds of NRES" in check.ours
     assert checked(Reaches("NRES", 80), some).grade == "differs"
+
+
+def test_never_says_nothing_of_a_level_that_no_method_reaches():
+    check = checked(Never("TES"), dataclasses.replace(RANKING, level=-1000.0))
+    assert check.ours == "never in 99 updates, 792 total steps; nor does any other method"
+    assert check.grade == "not established"
 
 
 def test_never_is_said_of_all_seeds():

@@ -99,7 +99,9 @@ class Slower:
         missing = sum(map(math.isnan, ratios))
         if missing == len(ratios):
             start = min(ranking.reached(self.than)) == 0
-            return f"{self.than} {'starts below' if start else 'never reaches'} the level", FAILS
+            known = start or len(ranking.runs[self.than]) >= ENOUGH
+            text = f"{self.than} {'starts below' if start else 'never reaches'} the level"
+            return text, FAILS if known else UNKNOWN
         found = estimate([ratio for ratio in ratios if not math.isnan(ratio)])
         there = ranking.arrived(self.name)
         never = there < len(ranking.runs[self.name])
@@ -140,7 +142,7 @@ class Slower:
 
 @dataclasses.dataclass(frozen=True)
 class Never:
-    """The claim that a method does not reach the level within its updates."""
+    """The claim that a method does not reach the level within its updates, while another does."""
 
     name: str
     longer: ClassVar[bool] = False
@@ -163,6 +165,8 @@ class Never:
         text += counted(STEPS)
         if ranking.is_short(self.name):
             return f"{text} (paper: {ranking.budgets[self.name]:,} updates)", UNKNOWN
+        if not any(map(ranking.arrived, ranking.runs)):
+            return f"{text}; nor does any other method", UNKNOWN
         return text, HOLDS
 
 
