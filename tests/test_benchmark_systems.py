@@ -41,6 +41,7 @@ def rtrl_mean(system, theta):
     return jax.tree.map(lambda *g: sum(g) / 4, *whole.values())
 
 
+@pytest.mark.slow
 def test_influence_balancing_has_its_closed_form():
     system = nres.systems.InfluenceBalancing(horizon=40)
     theta = system.initial_theta()
@@ -144,6 +145,7 @@ def test_a_training_run_that_diverges_costs_its_cap():
     assert losses.max() == 5.0
 
 
+@pytest.mark.slow
 def test_nres_tunes_a_training_run():
     system = _regression(batch=5, cap=10.0, horizon=20)
     theta = system.initial_theta()

@@ -171,6 +171,7 @@ def train(updates=6, noise=nres.Gaussian(), workers=8, **options):  # noqa: B008
     return nres.train(estimator, optax.sgd(0.01), THETA, updates=updates, key=KEY)
 
 
+@pytest.mark.slow
 def test_diagnostics_change_no_result(monkeypatch):
     with_them = train()
     jax.clear_caches()

@@ -52,6 +52,7 @@ def test_a_notebook(name, tmp_path, monkeypatch):
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_notebooks_are_their_scripts():
     assert {file.stem for file in EXAMPLES.glob("*.ipynb")} == set(NOTEBOOKS)
     command = [sys.executable, "tools/notebook.py", "--check"]

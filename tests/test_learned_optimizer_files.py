@@ -68,6 +68,7 @@ def test_the_published_optimizer_loads():
     assert about["settings"]["method"] == "nres"
 
 
+@pytest.mark.slow
 def test_an_optimizer_comes_with_nres(tmp_path, monkeypatch):
     """Its name is enough, in Python and on the command line; a file of that name goes first."""
     monkeypatch.chdir(tmp_path)

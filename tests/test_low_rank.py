@@ -103,6 +103,7 @@ def test_estimates_are_those_of_formed_matrices(make):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 def test_arrays_with_more_axes_have_low_rank_too():
     theta = Layers().initial_theta()
@@ -152,6 +153,7 @@ def test_half_precision_loses_no_worker(dtype):
         assert float(jnp.abs(estimate.grad["w"].astype(jnp.float32)).max()) > 0
 
 
+@pytest.mark.slow
 def test_parts_of_theta_that_are_measured():
     class Measuring(Recurrence):
         def observed_between(self, theta, before, after):
@@ -164,6 +166,7 @@ def test_parts_of_theta_that_are_measured():
     assert np.isfinite(estimate.grad["recurrent"]).all()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_not_finite_is_left_out():
     class Breaking(Recurrence):
         def step(self, state, theta, t, key):
@@ -328,6 +331,7 @@ def test_several_devices_agree_with_one():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("strict")
 def test_evaluations_form_no_matrices():
     """Neither at theta, where all episodes share the matrices, nor around it."""

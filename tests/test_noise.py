@@ -92,7 +92,7 @@ class Turning(nres.System):
         return state, jnp.sum(state**2)
 
 
-@pytest.mark.parametrize("phases", ["even", "independent"])
+@pytest.mark.parametrize("phases", ["even", slow("independent")])
 @pytest.mark.parametrize("law", [Gaussian(), slow(LowRank(1))])
 def test_drawing_for_few_changes_no_training(law, phases, monkeypatch):
     theta = jnp.linspace(-1, 1, 12).reshape(3, 4)

@@ -156,7 +156,9 @@ def test_an_episode_keeps_the_moments_with_which_it_began(make):
     np.testing.assert_allclose(means, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("make", [slope, lambda: MujocoPool("swimmer", horizon=12, normalise=True)])
+@pytest.mark.parametrize(
+    "make", [slow(slope), lambda: MujocoPool("swimmer", horizon=12, normalise=True)]
+)
 def test_training_measures_and_resumes_exactly(make):
     system = make()
     estimator = nres.NRES(system, workers=6, window=4, sigma=0.1)

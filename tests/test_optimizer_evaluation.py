@@ -85,6 +85,7 @@ def test_adams_curve_is_the_lower_envelope_of_running_averages():
     np.testing.assert_allclose(curve, np.minimum.accumulate(np.min(found, axis=0)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_learned_optimizers_take_rates():
     """The rate of Celo2 is replaced; a number and a schedule are the same."""
     celo2 = lo.Celo2(lr=0.5)

@@ -38,6 +38,7 @@ def test_a_sigma_per_parameter_is_another_unit(make, law):
     assert_same(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_prefix_and_a_schedule():
     theta = spiral_theta()
     sigmas = (

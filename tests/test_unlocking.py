@@ -116,6 +116,7 @@ def test_unlocking_uses_what_is_compiled_anyway(sizes, offset, monkeypatch):
     assert sum(count * size for count, size in used) == -(-offset // bundle) * bundle
 
 
+@pytest.mark.slow
 def test_unlocking_in_training_is_that_of_init():
     for window in (3, 5):  # one of which does not divide the horizon
         estimator = nres.NRES(Wave(), workers=6, window=window, sigma=0.1)
