@@ -167,6 +167,15 @@ def test_nothing_holds_against_a_reference_that_never_arrives():
     assert checked(Slower("PES"), there).ours == "NRES starts below the level"
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_reference_that_arrives_with_other_seeds_establishes_nothing(seed):
+    runs_ = RANKING.runs | {"NRES": [falling(1e9), falling(5), falling(5)], "PES": [falling(40)]}
+    seeds = {"NRES": [0, 1, 2], "PES": [seed]}
+    check = checked(Slower("PES", 4.0), dataclasses.replace(RANKING, runs=runs_, seeds=seeds))
+    assert check.ours == "2 of 3 seeds of NRES reach the level, none of them in common"
+    assert check.grade == "not established"
+
+
 def test_a_reference_that_arrives_with_some_seeds_establishes_nothing():
     runs_ = RANKING.runs | {"NRES": [falling(5), falling(1e9), falling(5)]}
     some = dataclasses.replace(RANKING, runs=runs_)

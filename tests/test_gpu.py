@@ -8,7 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 
 import nres
-from helpers import THETA, Wave, slow
+from helpers import THETA, Wave
 from nres import gpu, updates
 from nres.jaxprs import count_operations, decides_in_loop
 
@@ -104,7 +104,7 @@ def test_very_many_operations_are_counted():
     ("system", "most", "chosen"),
     [
         (Wave(), 10**6, updates._IN_ONE_GRAPH),
-        slow(Wave(), 100, updates._CONCURRENT),
+        (Wave(), 100, updates._CONCURRENT),
         (Searching(), 10**6, updates._CONCURRENT),
     ],
 )

@@ -54,16 +54,24 @@ def test_training_is_the_same_and_continues_on_other_devices():
 
 @pytest.mark.slow
 def test_drawing_noise_for_few_workers_at_a_time(monkeypatch):
-    """The ten workers that begin together are on one device, which draws for nine at a time."""
     monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
+    update_noise, portions = evolution.update_noise, set()
+
+    def noted(*given, few, **options):
+        portions.add(few)
+        return update_noise(*given, few=few, **options)
+
+    monkeypatch.setattr(evolution, "update_noise", noted)
 
     def train(placement):
-        estimator = nres.NRES(Faller(), workers=96, window=1, sigma=0.1, placement=placement)
+        options = {"window": 1, "sigma": 0.1, "phases": "independent", "placement": placement}
+        estimator = nres.NRES(Faller(), workers=96, **options)
         return nres.train(estimator, optax.sgd(0.01), THETA[Faller], updates=20, key=KEY)
 
     with as_users_run():
         alone, spread = train(nres.placement.Local()), train(on(4))
     np.testing.assert_allclose(spread.theta, alone.theta, rtol=1e-4)
+    assert portions == {22, 9}  # of 96 workers, and of a device's 24
 
 
 def test_measuring_on_several_devices():

@@ -19,7 +19,6 @@ def gradient(system, theta, **options):
     return estimator.estimate(theta, estimator.init(theta, KEY)).grad
 
 
-@pytest.mark.slow
 def test_the_gradient_is_the_mean_of_the_systems_gradients():
     systems = [Well(), Scaled()]
     theta = jnp.asarray([0.3, -0.2])

@@ -98,10 +98,7 @@ class Slower:
         ratios = ranking.ratios(self.name, self.than, self.axis)
         missing = sum(map(math.isnan, ratios))
         if missing == len(ratios):
-            start = min(ranking.reached(self.than)) == 0
-            known = start or len(ranking.runs[self.than]) >= ENOUGH
-            text = f"{self.than} {'starts below' if start else 'never reaches'} the level"
-            return text, FAILS if known else UNKNOWN
+            return self._without_ratios(ranking)
         found = estimate([ratio for ratio in ratios if not math.isnan(ratio)])
         there = ranking.arrived(self.name)
         never = there < len(ranking.runs[self.name])
@@ -121,6 +118,15 @@ class Slower:
         if (self.axis or ranking.axis) == "seconds" and len(ranking.machines(*self.names)) > 1:
             return f"{text}; on different machines", UNKNOWN
         return text, self._grade(found, paper, never, bool(missing))
+
+    def _without_ratios(self, ranking: Ranking) -> tuple[str, str]:
+        seeds = len(ranking.runs[self.than])
+        if min(ranking.reached(self.than)) == 0:
+            return f"{self.than} starts below the level", FAILS
+        if there := ranking.arrived(self.than):
+            text = f"{there} of {seeds} seeds of {self.than} reach the level"
+            return f"{text}, none of them in common", UNKNOWN
+        return f"{self.than} never reaches the level", FAILS if seeds >= ENOUGH else UNKNOWN
 
     def _grade(self, found: Estimate, paper: float, never: bool, missing: bool) -> str:
         if found.below and not never:

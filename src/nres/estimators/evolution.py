@@ -265,10 +265,14 @@ class EvolutionStrategy(Estimator):
         """
         count, period = workers.start.size, self.noise_period
         numbers = count * self.noise.size(learned(theta))
-        if workers.group is not None or not isinstance(period, int) or numbers < MANY_NUMBERS:
+        fixed = isinstance(period, int) and self.pool.lengths is None
+        if workers.group is not None or not fixed or numbers < MANY_NUMBERS:
             return None
-        mean = count * self.window / period
-        few = math.ceil(mean + 4 * math.sqrt(mean))
+        share = self.window / period
+        if self.phases == EVEN:  # workers that begin together are neighbours
+            few = math.ceil(self.workers * share) + 1
+        else:
+            few = math.ceil(count * share + 4 * math.sqrt(count * share))
         return few if 2 * few < count else None
 
 

@@ -308,7 +308,7 @@ def update_noise(
             put = lambda old, new: old.at[chosen].set(new, mode="drop")  # noqa: E731
             return put(waiting, False), jax.tree.map(put, epsilon, drawn)
 
-        # In the old noise's memory, and once in most windows.
+        # In the old noise's memory; once is enough in most windows of a training.
         position = fresh, noise.epsilon
         _, epsilon = jax.lax.while_loop(lambda p: p[0].any(), draw_for_some, position)
 
