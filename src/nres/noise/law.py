@@ -303,8 +303,8 @@ def update_noise(
         def draw_for_some(position):
             waiting, epsilon = position
             (chosen,) = jnp.nonzero(waiting, size=few, fill_value=start.size)
-            some = jax.tree.map(lambda x: x.at[chosen].get(mode="clip"), (keys, number, scale))
-            drawn = law.draw(*some, theta)
+            take = lambda x: x.at[chosen].get(mode="clip")  # noqa: E731
+            drawn = law.draw(take(keys), take(number), jax.tree.map(take, scale), theta)
             put = lambda old, new: old.at[chosen].set(new, mode="drop")  # noqa: E731
             return put(waiting, False), jax.tree.map(put, epsilon, drawn)
 
