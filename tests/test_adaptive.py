@@ -78,7 +78,7 @@ def _expected(make, sigma):
 @pytest.mark.parametrize(
     "make",
     slow_except(
-        {"NRES", "PES"},
+        {"NRES"},
         {"NRES": nres.NRES, "PES": nres.PES, "TES": nres.TES, "FullES": nres.FullES},
     ),
 )

@@ -268,6 +268,7 @@ def _gru_in_numpy(theta, symbols):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_agrees_with_numpy():
     text = np.array([0, 2, 1, 1, 2, 0, 1, 2, 2])
     stream = recurrent.Sequence(text[:-1], text[1:])

@@ -391,7 +391,8 @@ class Killed(Exception):
     """Stands for the end of the process: nothing after it is written."""
 
 
-@pytest.mark.parametrize("killed_at", [slow(None), 333])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [None, 333])
 def test_a_run_stops_by_itself_also_if_it_is_killed(tmp_path, killed_at):
     def kill(progress):
         if killed_at is not None and progress.state.update >= killed_at:

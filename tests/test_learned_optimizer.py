@@ -212,13 +212,9 @@ class Counting(lo.LearnedOptimizerSystem):
         return (inner, state[1] + 1), loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "kind"),
-    [
-        ("NRES", Selecting),
-        pytest.param("NRES", Counting, marks=pytest.mark.slow),
-        pytest.param("DODGE", Selecting, marks=pytest.mark.slow),
-    ],
+    ("method", "kind"), [("NRES", Selecting), ("NRES", Counting), ("DODGE", Selecting)]
 )
 def test_stale_accumulators_do_not_matter(method, kind):
     """Estimates after episodes have ended, with accumulators left as they were or reset."""

@@ -102,6 +102,7 @@ def test_the_shipped_optimizer_is_that_of_the_results():
         assert shipped.read_bytes() == published.with_suffix(ending).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_loaded_optimizer_takes_a_rate_or_a_schedule():
     params = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
 

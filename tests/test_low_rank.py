@@ -132,7 +132,8 @@ def test_noise_is_regenerated_the_same():
         )
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, slow(jnp.float16)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_loses_no_worker(dtype):
     """Norms and inverse squares of sigma are beyond what half precision holds."""
     theta = {"w": jnp.zeros((300, 300), dtype)}
@@ -218,7 +219,7 @@ def test_a_stack_has_the_law_of_one_matrix():
     assert LowRank(1).gain(jnp.zeros((3, 4, 5))) == (12 + 2) * (5 + 2)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("rank", [1, slow(3)])
 def test_squared_estimates_of_a_linear_loss_have_the_gain(rank):
     theta, gradient = jnp.zeros((6, 30)), np.asarray(normal(7, (6, 30)))
     keys = jax.random.split(KEY, 40_000)
@@ -444,6 +445,7 @@ def test_a_run_goes_on_as_if_uninterrupted(tmp_path, regenerate):
     jax.tree.map(np.testing.assert_array_equal, whole.result.theta, parts.result.theta)
 
 
+@pytest.mark.slow
 def test_the_preset_of_a_large_model_needs_little_memory():
     settings = runs.resolve("text", "nres")
     assert (settings.noise, settings.regenerate_noise) == ("low-rank", True)

@@ -54,7 +54,7 @@ def test_noise_depends_on_key_and_number_alone():
 
 
 @pytest.mark.parametrize("law", [Gaussian(), LowRank(2)])
-@pytest.mark.parametrize("few", [1, 19, 20, 400])
+@pytest.mark.parametrize("few", [slow(1), 19, slow(20), slow(400)])
 def test_noise_is_drawn_for_few_workers_at_a_time(few, law, monkeypatch):
     """Of 400 workers 20 begin a noise: drawn at once or one after another, it is the same."""
     theta, sigma = jnp.zeros((3, 5)), jnp.float32(0.5)

@@ -127,7 +127,7 @@ def test_a_normalised_policy_is_another_policy_without(make, size):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: slope("mlp:3"),
+        slow(lambda: slope("mlp:3")),
         lambda: MujocoPool("swimmer", "mlp:3", horizon=12, normalise=True),
     ],
     ids=["jax", "host"],

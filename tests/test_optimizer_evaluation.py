@@ -139,6 +139,7 @@ def learned():
     return {"mine": (optimizer, optimizer.initial_theta(KEY))}
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_kept_and_continued(tiny, tmp_path):
     with as_users_run():
         asked = {"tasks": ("bowl",), "steps": 10, "seeds": 2}

@@ -113,7 +113,7 @@ def test_few_workers_on_many_parameters_are_independent():
         (nres.NRES, {"window": 1}),
         slow(nres.FullES, {}),
         slow(nres.PES, {"window": 1}),
-        (nres.GPES, {"window": 1, "period": 2}),
+        slow(nres.GPES, {"window": 1, "period": 2}),
         slow(nres.DODGE, {"window": 2}),
     ],
 )

@@ -96,7 +96,7 @@ def test_measured_is_predicted_for_all_periods_and_windows(monkeypatch):
     [
         (lambda **kw: nres.NRES(SYSTEM, window=3, **kw), 12, 3),
         slow(lambda **kw: nres.PES(SYSTEM, window=2, **kw), 2, 2),
-        (lambda **kw: nres.GPES(SYSTEM, window=1, period=5, **kw), 5, 1),
+        slow(lambda **kw: nres.GPES(SYSTEM, window=1, period=5, **kw), 5, 1),
         slow(lambda **kw: nres.FullES(SYSTEM, **kw), 12, 12),
     ],
     ids=["NRES", "PES", "GPES", "FullES"],
