@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import nres
 from nres import runs
 from nres.cli import app
+from nres.estimators import evolution
 from nres.estimators.computing import blank_state, starting_points
 
 ROOT = Path(__file__).parents[1]
@@ -291,3 +292,16 @@ def normal(i, shape, dtype=float):
     """Draw the i-th of some fixed arrays."""
     key = jax.random.fold_in(jax.random.key(2), i)
     return jax.random.normal(key, shape).astype(dtype)
+
+
+def portions_drawn(monkeypatch):
+    """Draw noise in portions, however few numbers it has; return the set of their sizes so far."""
+    update_noise, portions = evolution.update_noise, set()
+
+    def noted(*given, few, **options):
+        portions.add(few)
+        return update_noise(*given, few=few, **options)
+
+    monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
+    monkeypatch.setattr(evolution, "update_noise", noted)
+    return portions

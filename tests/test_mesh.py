@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import nres
-from helpers import THETA, Faller, Spiral, as_users_run, raises_naming, slow
-from nres.estimators import computing, evolution
+from helpers import THETA, Faller, Spiral, as_users_run, portions_drawn, raises_naming, slow
+from nres.estimators import computing
 from nres.estimators.values import PARTS
 from numpy_pool import NumpyPool
 from table import mesh
@@ -54,14 +54,7 @@ def test_training_is_the_same_and_continues_on_other_devices():
 
 @pytest.mark.slow
 def test_drawing_noise_for_few_workers_at_a_time(monkeypatch):
-    monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
-    update_noise, portions = evolution.update_noise, set()
-
-    def noted(*given, few, **options):
-        portions.add(few)
-        return update_noise(*given, few=few, **options)
-
-    monkeypatch.setattr(evolution, "update_noise", noted)
+    portions = portions_drawn(monkeypatch)
 
     def train(placement):
         options = {"window": 1, "sigma": 0.1, "phases": "independent", "placement": placement}

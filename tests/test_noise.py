@@ -9,8 +9,7 @@ import optax
 import pytest
 
 import nres
-from helpers import slow, z_scores
-from nres.estimators import evolution
+from helpers import portions_drawn, slow, z_scores
 from nres.noise import Gaussian, LowRank, draw_signs, threefry, update_noise
 
 KEYS = jax.random.split(jax.random.key(0), 400)
@@ -102,17 +101,10 @@ def test_drawing_for_few_changes_no_training(law, phases, monkeypatch):
         return nres.train(estimator, optax.sgd(0.01), theta, updates=30, key=KEYS[0])
 
     usual = trained()
-    monkeypatch.setattr(evolution, "MANY_NUMBERS", 1)
     jax.clear_caches()
-    begun = set()
-
-    def noted(*given, few, **options):
-        begun.add(few)
-        return update_noise(*given, few=few, **options)
-
-    monkeypatch.setattr(evolution, "update_noise", noted)
+    portions = portions_drawn(monkeypatch)
     np.testing.assert_array_equal(trained().theta, usual.theta)
-    assert begun == {9 if phases == "even" else 20}
+    assert portions == {9 if phases == "even" else 20}
 
 
 def test_keys_of_another_generator():

@@ -248,6 +248,21 @@ def for_workers(sigma: PyTree, count: int) -> PyTree:
     return jax.tree.map(lambda s: jnp.broadcast_to(s, (count, *jnp.shape(s))), sigma)
 
 
+def _redrawn(law, epsilon, fresh, few, theta, keys, number, scale) -> PyTree:
+    """Draw new noises in the memory of the old ones, for `few` workers at a time."""
+
+    def draw_for_some(position):
+        waiting, epsilon = position
+        (chosen,) = jnp.nonzero(waiting, size=few, fill_value=waiting.size)
+        take = lambda x: x.at[chosen].get(mode="clip")  # noqa: E731
+        drawn = law.draw(take(keys), take(number), jax.tree.map(take, scale), theta)
+        put = lambda old, new: old.at[chosen].set(new, mode="drop")  # noqa: E731
+        return put(waiting, False), jax.tree.map(put, epsilon, drawn)
+
+    # Once is enough in most windows of a training.
+    return jax.lax.while_loop(lambda p: p[0].any(), draw_for_some, (fresh, epsilon))[1]
+
+
 def update_noise(
     law: Noise,
     noise: NoiseState | None,
@@ -291,26 +306,14 @@ def update_noise(
     scale = for_workers(sigma, start.size)
     if noise is not None:
         scale = where_worker(fresh, scale, noise.sigma)
-    jointly = {} if group is None else {"group": group}
-
-    if noise is None or noise.epsilon is None:
-        epsilon = law.draw(keys, number, scale, theta, **jointly)
-    elif few is None:
-        drawn = law.draw(keys, number, scale, theta, **jointly)
-        epsilon = where_worker(fresh, drawn, noise.epsilon)
+    old = None if noise is None else noise.epsilon
+    if old is not None and few is not None:
+        epsilon = _redrawn(law, old, fresh, few, theta, keys, number, scale)
     else:
-
-        def draw_for_some(position):
-            waiting, epsilon = position
-            (chosen,) = jnp.nonzero(waiting, size=few, fill_value=start.size)
-            take = lambda x: x.at[chosen].get(mode="clip")  # noqa: E731
-            drawn = law.draw(take(keys), take(number), jax.tree.map(take, scale), theta)
-            put = lambda old, new: old.at[chosen].set(new, mode="drop")  # noqa: E731
-            return put(waiting, False), jax.tree.map(put, epsilon, drawn)
-
-        # In the old noise's memory; once is enough in most windows of a training.
-        position = fresh, noise.epsilon
-        _, epsilon = jax.lax.while_loop(lambda p: p[0].any(), draw_for_some, position)
+        jointly = {} if group is None else {"group": group}
+        epsilon = law.draw(keys, number, scale, theta, **jointly)
+        if old is not None:
+            epsilon = where_worker(fresh, epsilon, old)
 
     def carried(new, old):
         """Add new values to those of the episode's earlier noises, where a noise begins."""
