@@ -44,7 +44,7 @@ def hosts(coordinator, count, process):
         (["variance", "lorenz", "--periods", "150"], "window"),
         (["variance", "lorenz", "--out", "/dev/null/x"], "/dev/null"),
         (["advise", "lorenz", "--total-steps", "inf"], "--total-steps"),
-        (["variance", "walker2d"], "--sigma"),
+        (["variance", "gymnax:CartPole-v1"], "--sigma"),
         (["variance", "lorenz", "--checkpoints", "nowhere"], "nowhere"),
         (["advise", "lorenz", "--sequential-steps", 10], "2000 steps"),
         (["reproduce", "lorenz-ed"], "lorenz-es"),

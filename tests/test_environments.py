@@ -9,7 +9,7 @@ import pytest
 
 import nres
 from environments import KEY
-from helpers import as_users_run, invoke, raises_naming
+from helpers import as_users_run, invoke, raises_naming, slow
 from nres import runs
 from nres.pools.jax import JaxPool
 from nres.systems import BraxEnvironment, GymnaxEnvironment, PlaygroundEnvironment
@@ -165,12 +165,20 @@ def test_a_shift_counts_in_training_and_not_in_returns():
         assert "shift" in repr(shifted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("robot", ["brax:ant", "brax:halfcheetah"])
+@pytest.mark.parametrize(
+    "robot",
+    [
+        "walker2d",
+        *(slow(name) for name in ("hopper", "ant", "humanoid")),
+        *(slow(f"brax:{name}") for name in ("ant", "halfcheetah", "humanoid")),
+    ],
+)
 def test_presets_of_robots_that_walk(robot):
     online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
     assert online.workers * online.window == whole.workers * 1000  # as many steps per update
-    assert (online.shaping, online.lr, online.sigma) == ("scaled", whole.lr, whole.sigma)
+    same = ("shaping", "lr", "sigma", "optimizer", "noise", "updates")
+    assert [getattr(online, name) for name in same] == [getattr(whole, name) for name in same]
+    assert online.shaping == (None if robot == "hopper" else "scaled")
     small = {"options": {"horizon": 4}, "workers": 2, "window": 2}
     components = runs.build(runs.resolve(robot, "nres", **small))
     assert components.system.actor.normalise

@@ -164,16 +164,35 @@ def environments() -> str:
     return table(["", "nres", "bare rollout", "nres / bare"], rows)
 
 
-def hopper() -> str:
-    numbers = load("walk-hopper/summary.json")["numbers"]
-
-    def reached(name: str) -> str:
-        method, times = numbers["methods"][name], numbers["shown"]["times"]
-        best = sorted(times * value for value in method["best"])
-        steps = sum(method["end"]["sequential_steps"]) / len(best)
-        return f"{name} reaches returns of {best[0]:,.0f} to {best[-1]:,.0f} in {steps:,.0f}"
-
-    return f"in 500 updates, {reached('NRES')} sequential steps, and {reached('FullES')}"
+def robots() -> str:
+    names = {"hopper": "Hopper", "walker2d": "Walker2d", "ant": "Ant", "humanoid": "Humanoid"}
+    rows = []
+    for task, name in names.items():
+        if not has_results(f"walk-{task}"):
+            continue  # not run yet
+        numbers = load(f"walk-{task}/summary.json")["numbers"]
+        times = numbers["shown"]["times"]
+        for method, measured in numbers["methods"].items():
+            best = sorted(times * value for value in measured["best"])
+            returns = [f"{value:,.0f}" for value in dict.fromkeys((best[0], best[-1]))]
+            total, sequential = (
+                sum(measured["end"][steps]) / len(best)
+                for steps in ("total_steps", "sequential_steps")
+            )
+            rows.append(
+                [
+                    f"[{name}](reproduction.md#walk-{task})",
+                    f"{times * numbers['level']:,.0f}",
+                    method,
+                    f"{times * measured['start'][0]:,.0f}",
+                    " to ".join(returns),
+                    str(len(best)),
+                    f"{total / 1e6:.1f} million",
+                    f"{sequential:,.0f}",
+                ]
+            )
+    heading = ["", "solved at", "method", "return at the start", "best return", "seeds"]
+    return table([*heading, "total steps", "sequential steps"], rows)
 
 
 def startup() -> str:
@@ -337,7 +356,7 @@ PARTS = (
     early_end,
     simulators,
     environments,
-    hopper,
+    robots,
 )
 
 

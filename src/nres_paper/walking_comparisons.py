@@ -25,9 +25,12 @@ _WALKING: dict[str, Any] = {
     "remark": "Both methods take as many steps per update, but FullES takes up to 50 times as many "
     "of them in sequence, so its runs make fewer updates.",
 }
-_HOPPER = (
-    "The level is that of Mania, Guy and Recht (2018). Updates of both methods take as many steps."
-)
+_ROBOT = _WALKING | {
+    "tier": "cpu",
+    "axis": "sequential_steps",
+    "remark": "The level is that of Mania, Guy and Recht (2018). Updates of both methods take as "
+    "many steps.",
+}
 
 
 def _nres(updates: int, every: int) -> PlannedRun:
@@ -45,7 +48,31 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="hopper",
         runs={"NRES": _nres(500, 10), "FullES": _fulles(500, 10)},
         level=-3.12,
-        **_WALKING | {"tier": "cpu", "axis": "sequential_steps", "remark": _HOPPER},
+        **_ROBOT,
+    ),
+    "walk-walker2d": Comparison(
+        claim="The aim is that a linear policy solves Walker2d with NRES, with fewer sequential "
+        "steps than with FullES.",
+        system="walker2d",
+        runs={"NRES": _nres(300, 15), "FullES": _fulles(300, 15)},
+        level=-4.39,
+        **_ROBOT,
+    ),
+    "walk-ant": Comparison(
+        claim="The aim is that a linear policy solves Ant with NRES, with fewer sequential steps "
+        "than with FullES.",
+        system="ant",
+        runs={"NRES": _nres(60, 3), "FullES": _fulles(60, 3)},
+        level=-3.58,
+        **_ROBOT,
+    ),
+    "walk-humanoid": Comparison(
+        claim="The aim is that a linear policy solves Humanoid with NRES, with fewer sequential "
+        "steps than with FullES.",
+        system="humanoid",
+        runs={"NRES": _nres(120, 6), "FullES": _fulles(120, 6)},
+        level=-6.0,
+        **_ROBOT,
     ),
     "walk-brax-ant": Comparison(
         claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
@@ -59,6 +86,14 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="brax:halfcheetah",
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,
+        **_WALKING,
+    ),
+    "walk-brax-humanoid": Comparison(
+        claim="The aim is that a linear policy solves Humanoid in Brax with NRES, sooner than with "
+        "FullES.",
+        system="brax:humanoid",
+        runs={"NRES": _nres(3000, 150), "FullES": _fulles(40, 2, seeds=1)},
+        level=-6.0,
         **_WALKING,
     ),
 }

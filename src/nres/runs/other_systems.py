@@ -64,18 +64,34 @@ def _ridge(**settings: Any) -> Preset:
     return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
 
 
-def _walking(updates: int) -> dict[str, Preset]:
-    """Return presets of NRES and FullES that take as many steps per update."""
-    both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "shaping": "scaled", "updates": updates}
+def _walking(updates: int, **settings: Any) -> dict[str, Preset]:
+    """Return presets of NRES and FullES that take as many steps per update, in Brax."""
+    both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "workers": 1000} | settings
+    both |= {"shaping": "scaled", "updates": updates}
     return {
-        "fulles": Preset(workers=20, **both),
-        "nres": Preset(workers=1000, window=20, **both),
+        "fulles": Preset(**both | {"workers": both["workers"] // 50}),
+        "nres": Preset(window=20, **both),
     }
 
 
-def _hopping(**settings: Any) -> Preset:
-    both: dict[str, Any] = {"lr": "2e-3", "sigma": "0.025", "optimizer": "adam", "updates": 500}
-    return Preset(noise="orthogonal", **both, **settings)
+def _hopping(**settings: Any) -> dict[str, Preset]:
+    """Return presets of NRES and FullES that take as many steps per update, in MuJoCo."""
+    both: dict[str, Any] = {"workers": 20, "lr": "2e-3", "sigma": "0.025", "noise": "orthogonal"}
+    both |= {"optimizer": "adam", "updates": 500} | settings
+    return {
+        "fulles": Preset(**both),
+        "nres": Preset(window=200, **both | {"workers": 5 * both["workers"]}),
+    }
+
+
+def _searching(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
+    """Return presets with the sigma and the step size alpha of augmented random search.
+
+    Mania, Guy and Recht (2018) divide loss differences by the spread of all losses: scaled
+    estimates with learning rate 2 sigma alpha take steps of about the same size.
+    """
+    step: dict[str, Any] = {"sigma": f"{sigma:g}", "lr": f"{2 * sigma * alpha:g}"}
+    return _hopping(workers=workers, updates=updates, optimizer="sgd", shaping="scaled", **step)
 
 
 def _echo(**settings: Any) -> Preset:
@@ -91,6 +107,16 @@ def _text(**settings: Any) -> Preset:
     online: dict[str, Any] = {"workers": 8192, "window": 8, "sigma": "0.02", "updates": 30_000}
     online |= {"lr": "cosine:7e-4:1e-5", "optimizer": "adam"}
     return Preset(**(online | settings))
+
+
+def _robot(task: str, what: str, presets: dict[str, Preset], shift: float = 1.0) -> KnownSystem:
+    return KnownSystem(
+        f"{what} until it falls (MuJoCo), T = 1000",
+        functools.partial(MujocoPool, task),
+        presets,
+        MujocoPool,
+        {"normalise": True, "shift": shift},
+    )
 
 
 OTHER_SYSTEMS: dict[str, KnownSystem] = {
@@ -181,7 +207,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # Pilot runs of NRES chose these. `shift` is the bonus for not falling.
+    # Pilot runs chose the settings in Brax and of Hopper. `shift` is the bonus for not falling.
     "brax:ant": KnownSystem(
         "walk on four legs (Brax), T = 1000",
         functools.partial(BraxEnvironment, "ant"),
@@ -196,29 +222,17 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         BraxEnvironment,
         {"backend": "spring", "normalise": True},
     ),
-    # Pilot runs chose these, too. Updates of both methods take as many steps.
-    "hopper": KnownSystem(
-        "hop on one leg until it falls (MuJoCo), T = 1000",
-        functools.partial(MujocoPool, "hopper"),
-        {
-            "fulles": _hopping(workers=20),
-            "nres": _hopping(workers=100, window=200),
-        },
-        MujocoPool,
-        {"normalise": True, "shift": 1.0},
+    "brax:humanoid": KnownSystem(
+        "walk on two legs (Brax), T = 1000",
+        functools.partial(BraxEnvironment, "humanoid"),
+        _walking(3000, lr="cosine:1.5e-3:3e-4", sigma="0.02", workers=2000),
+        BraxEnvironment,
+        {"backend": "spring", "normalise": True, "shift": 5.0},
     ),
-    # No settings are known that solve these, so the user gives a sigma and a learning rate.
-    **{
-        task: KnownSystem(
-            f"{what} until it falls (MuJoCo), T = 1000",
-            functools.partial(MujocoPool, task),
-            {},
-            MujocoPool,
-        )
-        for task, what in (
-            ("walker2d", "walk in a plane"),
-            ("ant", "walk on four legs"),
-            ("humanoid", "walk on two legs"),
-        )
-    },
+    "hopper": _robot("hopper", "hop on one leg", _hopping()),
+    "walker2d": _robot("walker2d", "walk in a plane", _searching(40, 0.025, 0.03, 1100)),
+    "ant": _robot("ant", "walk on four legs", _searching(60, 0.025, 0.015, 500)),
+    "humanoid": _robot(
+        "humanoid", "walk on two legs", _searching(100, 0.0075, 0.02, 700), shift=5.0
+    ),
 }
