@@ -175,7 +175,7 @@ def test_a_shift_counts_in_training_and_not_in_returns():
 )
 def test_presets_of_robots_that_walk(robot):
     online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
-    assert online.workers * online.window == whole.workers * 1000  # as many steps per update
+    assert online.workers * online.window == whole.workers * 1000  # equal steps per update
     same = ("shaping", "lr", "sigma", "optimizer", "noise", "updates")
     assert [getattr(online, name) for name in same] == [getattr(whole, name) for name in same]
     assert online.shaping == (None if robot == "hopper" else "scaled")

@@ -175,9 +175,9 @@ def robots() -> str:
         for method, measured in numbers["methods"].items():
             best = sorted(times * value for value in measured["best"])
             returns = [f"{value:,.0f}" for value in dict.fromkeys((best[0], best[-1]))]
-            total, sequential = (
-                sum(measured["end"][steps]) / len(best)
-                for steps in ("total_steps", "sequential_steps")
+            updates, total, sequential = (
+                sum(measured["end"][count]) / len(best)
+                for count in ("update", "total_steps", "sequential_steps")
             )
             rows.append(
                 [
@@ -187,12 +187,13 @@ def robots() -> str:
                     f"{times * measured['start'][0]:,.0f}",
                     " to ".join(returns),
                     str(len(best)),
+                    f"{updates:,.0f}",
                     f"{total / 1e6:.1f} million",
                     f"{sequential:,.0f}",
                 ]
             )
     heading = ["", "solved at", "method", "return at the start", "best return", "seeds"]
-    return table([*heading, "total steps", "sequential steps"], rows)
+    return table([*heading, "updates", "total steps", "sequential steps"], rows)
 
 
 def startup() -> str:

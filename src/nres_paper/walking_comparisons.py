@@ -12,7 +12,7 @@ from nres_paper.claims import Reaches, Slower
 from nres_paper.plans import Comparison, PlannedRun, often
 
 _NOISE = {"noise": "orthogonal"}
-_WALKING: dict[str, Any] = {
+_BRAX: dict[str, Any] = {
     "label": "",
     "tier": "gpu",
     "axis": "seconds",
@@ -22,14 +22,15 @@ _WALKING: dict[str, Any] = {
     "smooth": 1,
     "scale": -1000.0,
     "shown": "return",
-    "remark": "Both methods take as many steps per update, but FullES takes up to 50 times as many "
-    "of them in sequence, so its runs make fewer updates.",
+    "remark": "Both methods take equally many steps per update, but FullES takes up to 50 times as "
+    "many of them in sequence, so its runs make fewer updates. Pilot runs of NRES chose sigma and "
+    "learning rate for both.",
 }
-_ROBOT = _WALKING | {
+_MUJOCO = _BRAX | {
     "tier": "cpu",
     "axis": "sequential_steps",
-    "remark": "The level is that of Mania, Guy and Recht (2018). Updates of both methods take as "
-    "many steps.",
+    "remark": "The level is that of Mania, Guy and Recht (2018). Both methods take equally many "
+    "steps per update.",
 }
 
 
@@ -48,7 +49,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="hopper",
         runs={"NRES": _nres(500, 10), "FullES": _fulles(500, 10)},
         level=-3.12,
-        **_ROBOT,
+        **_MUJOCO,
     ),
     "walk-walker2d": Comparison(
         claim="The aim is that a linear policy solves Walker2d with NRES, with fewer sequential "
@@ -56,7 +57,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="walker2d",
         runs={"NRES": _nres(300, 15), "FullES": _fulles(300, 15)},
         level=-4.39,
-        **_ROBOT,
+        **_MUJOCO,
     ),
     "walk-ant": Comparison(
         claim="The aim is that a linear policy solves Ant with NRES, with fewer sequential steps "
@@ -64,7 +65,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="ant",
         runs={"NRES": _nres(60, 3), "FullES": _fulles(60, 3)},
         level=-3.58,
-        **_ROBOT,
+        **_MUJOCO,
     ),
     "walk-humanoid": Comparison(
         claim="The aim is that a linear policy solves Humanoid with NRES, with fewer sequential "
@@ -72,21 +73,21 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="humanoid",
         runs={"NRES": _nres(120, 6), "FullES": _fulles(120, 6)},
         level=-6.0,
-        **_ROBOT,
+        **_MUJOCO,
     ),
     "walk-brax-ant": Comparison(
         claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
         system="brax:ant",
         runs={"NRES": _nres(600, 30), "FullES": _fulles(24, 1, seeds=1)},
         level=-3.58,
-        **_WALKING,
+        **_BRAX,
     ),
     "walk-brax-halfcheetah": Comparison(
         claim="A linear policy solves HalfCheetah in Brax with NRES, sooner than with FullES.",
         system="brax:halfcheetah",
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,
-        **_WALKING,
+        **_BRAX,
     ),
     "walk-brax-humanoid": Comparison(
         claim="The aim is that a linear policy solves Humanoid in Brax with NRES, sooner than with "
@@ -94,6 +95,6 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         system="brax:humanoid",
         runs={"NRES": _nres(3000, 150), "FullES": _fulles(40, 2, seeds=1)},
         level=-6.0,
-        **_WALKING,
+        **_BRAX,
     ),
 }

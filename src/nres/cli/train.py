@@ -107,8 +107,8 @@ def train(
 ) -> None:
     """Train the parameters of a system.
 
-    Defaults come from the preset of the system and the method, with the hyperparameters of the
-    paper, if there is one; `nres list` shows the presets.
+    Defaults come from the preset of the system and the method, if there is one; those of the
+    paper's systems have its hyperparameters. `nres list` shows the presets.
 
     With --auto, short trials choose sigma, the learning rate, workers and window for a budget of
     steps or seconds, and training follows. The trials count as steps of the run.

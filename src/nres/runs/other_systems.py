@@ -64,8 +64,8 @@ def _ridge(**settings: Any) -> Preset:
     return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
 
 
-def _walking(updates: int, **settings: Any) -> dict[str, Preset]:
-    """Return presets of NRES and FullES that take as many steps per update, in Brax."""
+def _brax_presets(updates: int, **settings: Any) -> dict[str, Preset]:
+    """Return presets of NRES and FullES with equal steps per update, in Brax."""
     both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "workers": 1000} | settings
     both |= {"shaping": "scaled", "updates": updates}
     return {
@@ -74,8 +74,8 @@ def _walking(updates: int, **settings: Any) -> dict[str, Preset]:
     }
 
 
-def _hopping(**settings: Any) -> dict[str, Preset]:
-    """Return presets of NRES and FullES that take as many steps per update, in MuJoCo."""
+def _mujoco_presets(**settings: Any) -> dict[str, Preset]:
+    """Return presets of NRES and FullES with equal steps per update, in MuJoCo."""
     both: dict[str, Any] = {"workers": 20, "lr": "2e-3", "sigma": "0.025", "noise": "orthogonal"}
     both |= {"optimizer": "adam", "updates": 500} | settings
     return {
@@ -84,14 +84,17 @@ def _hopping(**settings: Any) -> dict[str, Preset]:
     }
 
 
-def _searching(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
+def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
     """Return presets with the sigma and the step size alpha of augmented random search.
 
     Mania, Guy and Recht (2018) divide loss differences by the spread of all losses: scaled
-    estimates with learning rate 2 sigma alpha take steps of about the same size.
+    estimates of FullES with learning rate 2 sigma alpha take steps of about the same size. Those of
+    NRES are smaller, by the square root of its five windows, if windows differ independently.
     """
     step: dict[str, Any] = {"sigma": f"{sigma:g}", "lr": f"{2 * sigma * alpha:g}"}
-    return _hopping(workers=workers, updates=updates, optimizer="sgd", shaping="scaled", **step)
+    return _mujoco_presets(
+        workers=workers, updates=updates, optimizer="sgd", shaping="scaled", **step
+    )
 
 
 def _echo(**settings: Any) -> Preset:
@@ -207,32 +210,33 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # Pilot runs chose the settings in Brax and of Hopper. `shift` is the bonus for not falling.
+    # Pilot runs chose the settings of Hopper, and in Brax pilot runs of NRES alone. `shift` is the
+    # bonus for not falling.
     "brax:ant": KnownSystem(
         "walk on four legs (Brax), T = 1000",
         functools.partial(BraxEnvironment, "ant"),
-        _walking(600),
+        _brax_presets(600),
         BraxEnvironment,
         {"backend": "generalized", "normalise": True, "shift": 1.0},
     ),
     "brax:halfcheetah": KnownSystem(
         "run on two legs in a plane (Brax), T = 1000",
         functools.partial(BraxEnvironment, "halfcheetah"),
-        _walking(1000),
+        _brax_presets(1000),
         BraxEnvironment,
         {"backend": "spring", "normalise": True},
     ),
     "brax:humanoid": KnownSystem(
         "walk on two legs (Brax), T = 1000",
         functools.partial(BraxEnvironment, "humanoid"),
-        _walking(3000, lr="cosine:1.5e-3:3e-4", sigma="0.02", workers=2000),
+        _brax_presets(3000, lr="cosine:1.5e-3:3e-4", sigma="0.02", workers=2000),
         BraxEnvironment,
         {"backend": "spring", "normalise": True, "shift": 5.0},
     ),
-    "hopper": _robot("hopper", "hop on one leg", _hopping()),
-    "walker2d": _robot("walker2d", "walk in a plane", _searching(40, 0.025, 0.03, 1100)),
-    "ant": _robot("ant", "walk on four legs", _searching(60, 0.025, 0.015, 500)),
+    "hopper": _robot("hopper", "hop on one leg", _mujoco_presets()),
+    "walker2d": _robot("walker2d", "walk in a plane", _search_presets(40, 0.025, 0.03, 1100)),
+    "ant": _robot("ant", "walk on four legs", _search_presets(60, 0.025, 0.015, 500)),
     "humanoid": _robot(
-        "humanoid", "walk on two legs", _searching(100, 0.0075, 0.02, 700), shift=5.0
+        "humanoid", "walk on two legs", _search_presets(100, 0.0075, 0.02, 700), shift=5.0
     ),
 }
