@@ -26,12 +26,6 @@ _BRAX: dict[str, Any] = {
     "many of them in sequence, so its runs make fewer updates. Pilot runs of NRES chose sigma and "
     "learning rate for both.",
 }
-_MUJOCO = _BRAX | {
-    "tier": "cpu",
-    "axis": "sequential_steps",
-    "remark": "The level is that of Mania, Guy and Recht (2018). Both methods take equally many "
-    "steps per update.",
-}
 
 
 def _nres(updates: int, every: int) -> PlannedRun:
@@ -42,39 +36,28 @@ def _fulles(updates: int, every: int, **changes: Any) -> PlannedRun:
     return often("fulles", updates, every, settings=_NOISE, **changes)
 
 
+def _in_mujoco(name: str, level: float, updates: int, every: int) -> Comparison:
+    mujoco = {
+        "tier": "cpu",
+        "axis": "sequential_steps",
+        "remark": "The level is that of Mania, Guy and Recht (2018). Both methods take equally "
+        "many steps per update.",
+    }
+    return Comparison(
+        claim=f"The aim is that a linear policy solves {name} with NRES, with fewer sequential "
+        "steps than with FullES.",
+        system=name.lower(),
+        runs={"NRES": _nres(updates, every), "FullES": _fulles(updates, every)},
+        level=level,
+        **_BRAX | mujoco,
+    )
+
+
 WALKING_COMPARISONS: Mapping[str, Comparison] = {
-    "walk-hopper": Comparison(
-        claim="The aim is that a linear policy solves Hopper with NRES, with fewer sequential "
-        "steps than with FullES.",
-        system="hopper",
-        runs={"NRES": _nres(500, 10), "FullES": _fulles(500, 10)},
-        level=-3.12,
-        **_MUJOCO,
-    ),
-    "walk-walker2d": Comparison(
-        claim="The aim is that a linear policy solves Walker2d with NRES, with fewer sequential "
-        "steps than with FullES.",
-        system="walker2d",
-        runs={"NRES": _nres(300, 15), "FullES": _fulles(300, 15)},
-        level=-4.39,
-        **_MUJOCO,
-    ),
-    "walk-ant": Comparison(
-        claim="The aim is that a linear policy solves Ant with NRES, with fewer sequential steps "
-        "than with FullES.",
-        system="ant",
-        runs={"NRES": _nres(60, 3), "FullES": _fulles(60, 3)},
-        level=-3.58,
-        **_MUJOCO,
-    ),
-    "walk-humanoid": Comparison(
-        claim="The aim is that a linear policy solves Humanoid with NRES, with fewer sequential "
-        "steps than with FullES.",
-        system="humanoid",
-        runs={"NRES": _nres(120, 6), "FullES": _fulles(120, 6)},
-        level=-6.0,
-        **_MUJOCO,
-    ),
+    "walk-hopper": _in_mujoco("Hopper", -3.12, updates=500, every=10),
+    "walk-walker2d": _in_mujoco("Walker2d", -4.39, updates=300, every=15),
+    "walk-ant": _in_mujoco("Ant", -3.58, updates=60, every=3),
+    "walk-humanoid": _in_mujoco("Humanoid", -6.0, updates=120, every=6),
     "walk-brax-ant": Comparison(
         claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
         system="brax:ant",

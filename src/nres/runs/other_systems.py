@@ -64,24 +64,18 @@ def _ridge(**settings: Any) -> Preset:
     return Preset(**(online | {"optimizer": "adam", "updates": 50_000} | settings))
 
 
-def _brax_presets(updates: int, **settings: Any) -> dict[str, Preset]:
-    """Return presets of NRES and FullES with equal steps per update, in Brax."""
-    both: dict[str, Any] = {"lr": "5e-3", "sigma": "0.05", "workers": 1000} | settings
-    both |= {"shaping": "scaled", "updates": updates}
+def _equal_steps(window: int, workers: int, **settings: Any) -> dict[str, Preset]:
+    """Return presets of FullES and NRES that take equally many steps per update, for T = 1000."""
     return {
-        "fulles": Preset(**both | {"workers": both["workers"] // 50}),
-        "nres": Preset(window=20, **both),
+        "fulles": Preset(workers=workers, **settings),
+        "nres": Preset(workers=workers * 1000 // window, window=window, **settings),
     }
 
 
-def _mujoco_presets(**settings: Any) -> dict[str, Preset]:
-    """Return presets of NRES and FullES with equal steps per update, in MuJoCo."""
-    both: dict[str, Any] = {"workers": 20, "lr": "2e-3", "sigma": "0.025", "noise": "orthogonal"}
-    both |= {"optimizer": "adam", "updates": 500} | settings
-    return {
-        "fulles": Preset(**both),
-        "nres": Preset(window=200, **both | {"workers": 5 * both["workers"]}),
-    }
+def _brax_presets(
+    updates: int, workers: int = 20, sigma: str = "0.05", lr: str = "5e-3"
+) -> dict[str, Preset]:
+    return _equal_steps(20, workers, sigma=sigma, lr=lr, shaping="scaled", updates=updates)
 
 
 def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
@@ -92,9 +86,7 @@ def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> d
     NRES are smaller, by the square root of its five windows, if windows differ independently.
     """
     step: dict[str, Any] = {"sigma": f"{sigma:g}", "lr": f"{2 * sigma * alpha:g}"}
-    return _mujoco_presets(
-        workers=workers, updates=updates, optimizer="sgd", shaping="scaled", **step
-    )
+    return _equal_steps(200, workers, noise="orthogonal", shaping="scaled", updates=updates, **step)
 
 
 def _echo(**settings: Any) -> Preset:
@@ -112,14 +104,11 @@ def _text(**settings: Any) -> Preset:
     return Preset(**(online | settings))
 
 
-def _robot(task: str, what: str, presets: dict[str, Preset], shift: float = 1.0) -> KnownSystem:
-    return KnownSystem(
-        f"{what} until it falls (MuJoCo), T = 1000",
-        functools.partial(MujocoPool, task),
-        presets,
-        MujocoPool,
-        {"normalise": True, "shift": shift},
-    )
+def _robot(
+    kind: type, task: str, what: str, presets: dict[str, Preset], **options: Any
+) -> KnownSystem:
+    make = functools.partial(kind, task)
+    return KnownSystem(f"{what}, T = 1000", make, presets, kind, {"normalise": True} | options)
 
 
 OTHER_SYSTEMS: dict[str, KnownSystem] = {
@@ -212,31 +201,57 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
     ),
     # Pilot runs chose the settings of Hopper, and in Brax pilot runs of NRES alone. `shift` is the
     # bonus for not falling.
-    "brax:ant": KnownSystem(
-        "walk on four legs (Brax), T = 1000",
-        functools.partial(BraxEnvironment, "ant"),
+    "brax:ant": _robot(
+        BraxEnvironment,
+        "ant",
+        "walk on four legs (Brax)",
         _brax_presets(600),
-        BraxEnvironment,
-        {"backend": "generalized", "normalise": True, "shift": 1.0},
+        backend="generalized",
+        shift=1.0,
     ),
-    "brax:halfcheetah": KnownSystem(
-        "run on two legs in a plane (Brax), T = 1000",
-        functools.partial(BraxEnvironment, "halfcheetah"),
+    "brax:halfcheetah": _robot(
+        BraxEnvironment,
+        "halfcheetah",
+        "run on two legs in a plane (Brax)",
         _brax_presets(1000),
-        BraxEnvironment,
-        {"backend": "spring", "normalise": True},
+        backend="spring",
     ),
-    "brax:humanoid": KnownSystem(
-        "walk on two legs (Brax), T = 1000",
-        functools.partial(BraxEnvironment, "humanoid"),
-        _brax_presets(3000, lr="cosine:1.5e-3:3e-4", sigma="0.02", workers=2000),
+    "brax:humanoid": _robot(
         BraxEnvironment,
-        {"backend": "spring", "normalise": True, "shift": 5.0},
+        "humanoid",
+        "walk on two legs (Brax)",
+        _brax_presets(3000, workers=40, sigma="0.02", lr="cosine:1.5e-3:3e-4"),
+        backend="spring",
+        shift=5.0,
     ),
-    "hopper": _robot("hopper", "hop on one leg", _mujoco_presets()),
-    "walker2d": _robot("walker2d", "walk in a plane", _search_presets(40, 0.025, 0.03, 1100)),
-    "ant": _robot("ant", "walk on four legs", _search_presets(60, 0.025, 0.015, 500)),
+    "hopper": _robot(
+        MujocoPool,
+        "hopper",
+        "hop on one leg until it falls (MuJoCo)",
+        _equal_steps(
+            200, 20, sigma="0.025", lr="2e-3", noise="orthogonal", optimizer="adam", updates=500
+        ),
+        shift=1.0,
+    ),
+    "walker2d": _robot(
+        MujocoPool,
+        "walker2d",
+        "walk in a plane until it falls (MuJoCo)",
+        _search_presets(40, sigma=0.025, alpha=0.03, updates=1100),
+        shift=1.0,
+    ),
+    "ant": _robot(
+        MujocoPool,
+        "ant",
+        "walk on four legs until it falls (MuJoCo)",
+        _search_presets(60, sigma=0.025, alpha=0.015, updates=500),
+        shift=1.0,
+    ),
     "humanoid": _robot(
-        "humanoid", "walk on two legs", _search_presets(100, 0.0075, 0.02, 700), shift=5.0
+        MujocoPool,
+        "humanoid",
+        "walk on two legs until it falls (MuJoCo)",
+        _search_presets(100, sigma=0.0075, alpha=0.02, updates=700),
+        shift=5.0,
     ),
 }
