@@ -96,6 +96,33 @@ def test_signal_is_unbiased(method, noise, workers, arguments):
     assert abs(z_scores(weight * (signal - exact), 0)) < 4
 
 
+class EarlyLoss(nres.System):
+    """Only the first of four windows has a loss, which is linear in theta."""
+
+    horizon: int = 8
+
+    def init(self, theta, key):
+        return jnp.zeros(())
+
+    def step(self, state, theta, t, key):
+        return state, jnp.where(t < 2, theta @ SLOPE, 0)
+
+
+def test_signal_of_neighbours_that_share_noises_in_a_short_part_of_the_episode():
+    """Pairs of workers that share a noise count as much as their contributions are large."""
+    estimator = nres.NRES(
+        EarlyLoss(), workers=12, window=2, sigma=0.3, noise=nres.Orthogonal(), phases="even"
+    )
+    info = infos(estimator, jnp.zeros(4), updates=1, groups=1000)
+    # Of twelve workers, three are in the first window, and have the gradient 4/8 x 2 x SLOPE.
+    exact = 3 * 2 / (12 * 11) * float(SLOPE @ SLOPE)
+    weight = np.asarray(info.signal_weight, np.float64)
+    signal = np.where(weight > 0, np.asarray(info.signal, np.float64), 0)
+    # In every second update, these three share a noise, and say nothing.
+    np.testing.assert_allclose(weight.mean(), 1 / 3, rtol=0.1)
+    assert abs(z_scores(weight * (signal - exact), 0)) < 4
+
+
 def test_a_linear_response_has_a_linear_share_of_one_and_roughness_lowers_it():
     found = {}
     for roughness in (0.0, 3.0):

@@ -15,6 +15,8 @@ from nres.system import Theta, at_least_single, squared_norm
 
 # Numbers beyond those of workers and episodes, for randomness that belongs to neither.
 PHASES, GROUPS = 2**32 - 1, 2**32 - 2
+# The kinds of starting points of workers; the first is the default.
+EVEN, INDEPENDENT = "even", "independent"
 
 
 class Steps(NamedTuple):

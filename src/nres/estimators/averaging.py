@@ -1,5 +1,6 @@
 """`average`: from the workers' contributions to a gradient and its diagnostics."""
 
+import functools
 import math
 from typing import Any
 
@@ -12,7 +13,10 @@ from jaxtyping import Array, Bool, Float, Int
 from nres.estimators.values import PARTS, Info, Spent
 from nres.noise import Group
 from nres.system import Theta, squared_norm
-from nres.workers import Contributions, Steps, Workers
+from nres.workers import EVEN, Contributions, Steps, Workers
+
+# A share of pairs of workers below this is rounding.
+SMALLEST_SHARE = 1e-3
 
 
 class Pairs(eqx.Module):
@@ -24,6 +28,8 @@ class Pairs(eqx.Module):
     """`Estimator.shares` of these parts."""
     gain: float | None = eqx.field(static=True)
     """`Estimator.linear_gain`."""
+    even: bool = eqx.field(static=True)
+    """True if workers are spread evenly over the episode."""
     number: Int[Array, " workers"] | None
     """`Estimator.noise_numbers`, if noises are drawn jointly."""
 
@@ -37,6 +43,7 @@ class Pairs(eqx.Module):
             tuple(int(each) for each in first * estimator.window),
             tuple(float(each) for each in estimator.shares(first)),
             estimator.linear_gain(theta),
+            estimator.phases == EVEN,
             None if workers.group is None else estimator.noise_numbers(workers),
         )
 
@@ -130,20 +137,28 @@ def _diagnostics(
     # A product with a matrix is faster than sums over parts of the workers, and as exact.
     start, bounds = workers.start[None], np.asarray(pairs.bounds, np.int32)[:, None]
     here = ((start >= bounds[:-1]) & (start < bounds[1:])).astype(each.dtype)
-    of_parts = jnp.matmul(here, each, precision=jax.lax.Precision.HIGHEST)
+    product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    of_parts = product(here, each)
     shares = number * jnp.asarray(pairs.shares, each.dtype)
-    # Workers that share a noise say nothing about the gradient together: their contributions are
-    # orthogonal. So the squared norm of the sum has the same excess, from fewer products.
-    sharing = _sharing(workers.group, pairs.number, finite, number)
-    informative = jnp.maximum(number**2 - sharing, 0)
+    ordered = number * (number - 1)
+    if workers.group is None:
+        informative = jnp.minimum(ordered, 1)
+    elif pairs.number is None:
+        informative = jnp.zeros_like(number)
+    else:
+        weight = finite.astype(each.dtype)
+        if pairs.even:  # neighbours, which share noises, are in the same part of the episode
+            sizes = jnp.sqrt(of_parts / jnp.maximum(product(here, weight), 1))
+            weight = weight * product(sizes, here)
+        informative = _informative_share(workers.group, pairs.number, weight)
     known = informative > 0
-    excess = (number**2 * square - squares) / jnp.where(known, informative, 1)
+    excess = (number**2 * square - squares) / jnp.where(known, ordered * informative, 1)
     power = squares / number
     mean = jnp.where(finite, contributions.loss, 0).sum() / number
     deviation = jnp.where(finite, contributions.loss - mean, 0)
     return {
         "signal": jnp.where(known, excess, math.nan),
-        "signal_weight": informative / max(float(finite.size) * (finite.size - 1), 1.0),
+        "signal_weight": informative * ordered / max(float(finite.size) * (finite.size - 1), 1.0),
         "power": power,
         "linear_signal": power / (math.nan if pairs.gain is None else pairs.gain),
         "even": jnp.where(number > 1, (deviation**2).sum() / jnp.maximum(number - 1, 1), math.nan),
@@ -152,19 +167,24 @@ def _diagnostics(
     }
 
 
-def _sharing(
-    group: Group | None,
-    noise: Int[Array, " workers"] | None,
-    finite: Bool[Array, " workers"],
-    number: Float[Array, ""],
+def _informative_share(
+    group: Group, noise: Int[Array, " workers"], weight: Float[Array, " workers"]
 ) -> Float[Array, ""]:
-    """Count the ordered pairs of workers that share a noise, each worker with itself included."""
-    if group is None:
-        return number
-    if noise is None:
-        return jnp.full_like(number, jnp.inf)
+    """Return the share of pairs of workers that have different noises.
+
+    Workers that share a noise say nothing about the gradient together: their contributions are
+    orthogonal. If products of contributions are as large as those of the weights, the others have
+    this share in the sum of all products.
+
+    Args:
+        group: The groups of workers that may share a noise.
+        noise: The index of each worker's noise.
+        weight: The weight of each worker.
+    """
     missing = -noise.size % group.size
-    of_groups = jnp.where(finite, noise, -1)  # a noise has no negative index
-    of_groups = jnp.pad(of_groups, (0, missing), constant_values=-1).reshape(-1, group.size)
-    same = (of_groups[:, :, None] == of_groups[:, None, :]) & (of_groups >= 0)[:, None, :]
-    return same.sum(dtype=number.dtype)
+    noise, weights = (jnp.pad(x, (0, missing)).reshape(-1, group.size) for x in (noise, weight))
+    products = weights[:, :, None] * weights[:, None, :]
+    sharing = jnp.where(noise[:, :, None] == noise[:, None, :], products, 0).sum()
+    every, own = weight.sum() ** 2, (weight**2).sum()
+    share = (every - sharing) / jnp.where(every > own, every - own, 1)
+    return jnp.where(share > SMALLEST_SHARE, share, 0)

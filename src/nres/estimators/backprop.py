@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from nres.checks import whole_number
 from nres.estimators.ad import Differentiating, for_lanes, run_widened, widened
 from nres.estimators.base import LOCAL
-from nres.estimators.computing import EVEN
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System
-from nres.workers import Carry, Response
+from nres.workers import EVEN, Carry, Response
 
 
 class Backpropagation(Differentiating):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from nres import execution
 from nres.checks import array_bytes, as_key, check_fits, check_memory, memory, whole_number
-from nres.estimators.computing import EVEN, INDEPENDENT, blank_state, compiled_estimate, unlock
+from nres.estimators.computing import blank_state, compiled_estimate, unlock
 from nres.estimators.nonfinite import raise_if_nonfinite
 from nres.estimators.values import Estimate, EstimatorState
 from nres.execution import ends_of, state_shapes
@@ -24,7 +24,7 @@ from nres.placement import Local, Placement
 from nres.pools.base import Pool, Window
 from nres.pools.jax import as_pool
 from nres.system import System, Theta, as_theta, check_finite, horizon_of, parameter_count
-from nres.workers import Carry, Contributions, Response, Steps, Workers
+from nres.workers import EVEN, INDEPENDENT, Carry, Contributions, Response, Steps, Workers
 
 # The bytes of one worker's key, position, loss and norm; a lower bound for one simulation.
 _WORKER_BYTES, _SIMULATION_BYTES = 64, 1000

@@ -15,6 +15,7 @@ from nres.execution import compiled, needed_lengths, repeat, windows_are_whole
 from nres.measured import learned, measured, updated
 from nres.system import Theta
 from nres.workers import (
+    EVEN,
     Workers,
     groups_of,
     place_independently,
@@ -24,9 +25,6 @@ from nres.workers import (
     starting_windows,
     worker_keys,
 )
-
-# The kinds of starting points; the first is the default.
-EVEN, INDEPENDENT = "even", "independent"
 
 
 def blank_state(estimator: Any, theta: Theta, key: Key[Array, ""]) -> EstimatorState:

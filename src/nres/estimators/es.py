@@ -6,7 +6,6 @@ from jaxtyping import Array, Int
 
 from nres.checks import as_period, check_period
 from nres.estimators.base import LOCAL
-from nres.estimators.computing import EVEN
 from nres.estimators.evolution import (
     AS_THEY_ARE,
     GAUSSIAN,
@@ -18,6 +17,7 @@ from nres.noise import Noise
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System
+from nres.workers import EVEN
 
 
 class NRES(OnlineStrategy):

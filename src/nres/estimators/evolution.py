@@ -26,7 +26,6 @@ from nres import execution
 from nres.checks import check_prefix, positive_arrays, whole_number
 from nres.errors import first_line
 from nres.estimators.base import LOCAL, Estimator
-from nres.estimators.computing import EVEN
 from nres.measured import has_measured, learned, measured
 from nres.noise import (
     AdaptiveSigma,
@@ -44,7 +43,7 @@ from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import NOT_TRACEABLE, System, Theta, parameter_count
 from nres.tracing import Lifted, lift
-from nres.workers import Carry, Response, Workers
+from nres.workers import EVEN, Carry, Response, Workers
 
 Sigma: TypeAlias = Callable[[Int[Array, ""]], Any] | AdaptiveSigma | PyTree
 """A number, a pytree of numbers or arrays that is a prefix of `theta`, a function from the number

@@ -10,13 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from nres.checks import as_period, check_period, whole_number
 from nres.estimators.ad import Differentiating, for_lanes
 from nres.estimators.base import LOCAL
-from nres.estimators.computing import EVEN
 from nres.estimators.evolution import GAUSSIAN
 from nres.noise import Noise, draw_signs, scale_rows, update_noise
 from nres.placement import Placement
 from nres.pools.base import Pool
 from nres.system import System, at_least_single, parameter_count
-from nres.workers import Carry, Response
+from nres.workers import EVEN, Carry, Response
 
 
 class ForwardMode(Differentiating):

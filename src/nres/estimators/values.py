@@ -80,7 +80,8 @@ class Info(eqx.Module):
     are at independent windows; a single one may be negative."""
     signal_weight: Float[Array, ""]
     """The share of pairs of workers behind `signal`, for means over several estimates. It is less
-    than 1 if workers were left out, or if some of them share an orthogonal noise."""
+    than 1 if workers were left out, or if some of them share an orthogonal noise. Such pairs say
+    nothing; if phases are even, they count as much as contributions at their windows are large."""
     power: Float[Array, ""]
     r"""The mean of $\lVert g_i \rVert^2$ over the workers."""
     linear_signal: Float[Array, ""]

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from nres.estimators.computing import EVEN
 from nres.runs.components import evaluation_steps
 from nres.runs.known import Preset
 from nres.runs.methods import ESTIMATOR_SETTINGS, METHODS
@@ -12,6 +11,7 @@ from nres.runs.placement import device_count
 from nres.runs.registry import SYSTEMS
 from nres.runs.settings import Settings, checked
 from nres.system import horizon_of
+from nres.workers import EVEN
 
 # The default number of evaluations, unless they cost more than this share of the training.
 EVALUATIONS = 40

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from nres.checks import positive_number
-from nres.estimators.computing import EVEN, INDEPENDENT
 from nres.estimators.evolution import SHAPINGS
 from nres.runs.declarations import (
     Declaration,
@@ -29,6 +28,7 @@ from nres.runs.methods import LAWS, METHODS, OPTIMIZERS
 from nres.runs.names import SettingsError, unknown
 from nres.runs.rates import whole_rate
 from nres.runs.upgrading import upgraded
+from nres.workers import EVEN, INDEPENDENT
 
 # Panels under which `--help` lists the options.
 EVERYDAY, SYSTEM, ESTIMATOR = "Everyday options", "System", "Estimator"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from nres.estimators.computing import INDEPENDENT
 from nres.runs.methods import METHODS
+from nres.workers import INDEPENDENT
 
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
