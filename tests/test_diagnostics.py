@@ -100,27 +100,40 @@ class EarlyLoss(nres.System):
     """Only the first of four windows has a loss, which is linear in theta."""
 
     horizon: int = 8
+    slope: float = 1.0
 
     def init(self, theta, key):
         return jnp.zeros(())
 
     def step(self, state, theta, t, key):
-        return state, jnp.where(t < 2, theta @ SLOPE, 0)
+        return state, jnp.where(t < 2, self.slope * (theta @ SLOPE), 0)
 
 
-def test_signal_of_neighbours_that_share_noises_in_a_short_part_of_the_episode():
-    """Pairs of workers that share a noise count as much as their contributions are large."""
+@pytest.mark.parametrize(
+    ("phases", "workers", "share"), [("even", 12, 1 / 3), slow("independent", 24, None)]
+)
+def test_signal_where_workers_that_share_noises_are_at_the_same_window(phases, workers, share):
+    """Pairs of workers that share a noise count in proportion to their contributions."""
     estimator = nres.NRES(
-        EarlyLoss(), workers=12, window=2, sigma=0.3, noise=nres.Orthogonal(), phases="even"
+        EarlyLoss(), workers=workers, window=2, sigma=0.3, noise=nres.Orthogonal(), phases=phases
     )
     info = infos(estimator, jnp.zeros(4), updates=1, groups=1000)
-    # Of twelve workers, three are in the first window, and have the gradient 4/8 x 2 x SLOPE.
-    exact = 3 * 2 / (12 * 11) * float(SLOPE @ SLOPE)
+    # A quarter of the workers is in the first window, and has the gradient 4/8 x 2 x SLOPE.
+    pairs = workers / 4 * (workers / 4 - 1) if phases == "even" else workers * (workers - 1) / 16
+    exact = pairs / (workers * (workers - 1)) * float(SLOPE @ SLOPE)
     weight = np.asarray(info.signal_weight, np.float64)
     signal = np.where(weight > 0, np.asarray(info.signal, np.float64), 0)
-    # In every second update, these three share a noise, and say nothing.
-    np.testing.assert_allclose(weight.mean(), 1 / 3, rtol=0.1)
     assert abs(z_scores(weight * (signal - exact), 0)) < 4
+    # In every second update, the three workers share a noise, and tell nothing.
+    assert share is None or abs(weight.mean() - share) < 0.1 * share
+
+
+def test_losses_without_differences_are_no_signal():
+    system = EarlyLoss(slope=0.0)
+    estimator = nres.NRES(system, workers=12, window=2, sigma=0.3, noise=nres.Orthogonal())
+    info = infos(estimator, jnp.zeros(4), updates=1, groups=2)
+    np.testing.assert_array_equal(info.signal, 0.0)
+    np.testing.assert_allclose(info.signal_weight, 96 / 132)  # all but those that share a noise
 
 
 def test_a_linear_response_has_a_linear_share_of_one_and_roughness_lowers_it():

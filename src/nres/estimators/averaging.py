@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float, Int
 from nres.estimators.values import PARTS, Info, Spent
 from nres.noise import Group
 from nres.system import Theta, squared_norm
-from nres.workers import EVEN, Contributions, Steps, Workers
+from nres.workers import Contributions, Steps, Workers
 
-# A share of pairs of workers below this is rounding.
+# Shares of pairs below this are rounding errors.
 SMALLEST_SHARE = 1e-3
 
 
@@ -28,8 +28,6 @@ class Pairs(eqx.Module):
     """`Estimator.shares` of these parts."""
     gain: float | None = eqx.field(static=True)
     """`Estimator.linear_gain`."""
-    even: bool = eqx.field(static=True)
-    """True if workers are spread evenly over the episode."""
     number: Int[Array, " workers"] | None
     """`Estimator.noise_numbers`, if noises are drawn jointly."""
 
@@ -43,7 +41,6 @@ class Pairs(eqx.Module):
             tuple(int(each) for each in first * estimator.window),
             tuple(float(each) for each in estimator.shares(first)),
             estimator.linear_gain(theta),
-            estimator.phases == EVEN,
             None if workers.group is None else estimator.noise_numbers(workers),
         )
 
@@ -146,11 +143,13 @@ def _diagnostics(
     elif pairs.number is None:
         informative = jnp.zeros_like(number)
     else:
-        weight = finite.astype(each.dtype)
-        if pairs.even:  # neighbours, which share noises, are in the same part of the episode
-            sizes = jnp.sqrt(of_parts / jnp.maximum(product(here, weight), 1))
-            weight = weight * product(sizes, here)
-        informative = _informative_share(workers.group, pairs.number, weight)
+        # Workers that share a noise are mostly at the same window, and contributions are larger at
+        # some windows than at others. If all are zero, workers count equally.
+        count = finite.astype(each.dtype)
+        sizes = jnp.sqrt(of_parts / jnp.maximum(product(here, count), 1))
+        largest = sizes.max()
+        sizes = jnp.where(largest > 0, sizes / largest, 1)
+        informative = _informative_share(workers.group, pairs.number, count * product(sizes, here))
     known = informative > 0
     excess = (number**2 * square - squares) / jnp.where(known, ordered * informative, 1)
     power = squares / number
@@ -172,9 +171,9 @@ def _informative_share(
 ) -> Float[Array, ""]:
     """Return the share of pairs of workers that have different noises.
 
-    Workers that share a noise say nothing about the gradient together: their contributions are
-    orthogonal. If products of contributions are as large as those of the weights, the others have
-    this share in the sum of all products.
+    Contributions of workers that share a noise are orthogonal, so their products carry no
+    information. Pairs count in proportion to the weights of both workers, which should be
+    proportional to the sizes of their contributions.
 
     Args:
         group: The groups of workers that may share a noise.

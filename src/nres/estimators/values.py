@@ -77,11 +77,12 @@ class Info(eqx.Module):
     signal: Float[Array, ""]
     r"""An estimate of $\lVert g \rVert^2$, the squared norm of the gradient itself, from the
     products of different workers' contributions. It is unbiased at fixed parameters, if workers
-    are at independent windows; a single one may be negative."""
+    are at independent windows and their noises are independent, and approximately otherwise; a
+    single one may be negative."""
     signal_weight: Float[Array, ""]
     """The share of pairs of workers behind `signal`, for means over several estimates. It is less
-    than 1 if workers were left out, or if some of them share an orthogonal noise. Such pairs say
-    nothing; if phases are even, they count as much as contributions at their windows are large."""
+    than 1 if workers were left out, or if some of them share an orthogonal noise. Each pair is
+    weighted by the typical size of contributions at its two windows."""
     power: Float[Array, ""]
     r"""The mean of $\lVert g_i \rVert^2$ over the workers."""
     linear_signal: Float[Array, ""]
