@@ -166,15 +166,20 @@ def test_a_shift_counts_in_training_and_not_in_returns():
 
 
 @pytest.mark.parametrize(
-    "robot",
+    ("robot", "sigma", "lr", "workers"),
     [
-        "walker2d",
-        *(slow(name) for name in ("hopper", "ant", "humanoid")),
-        *(slow(f"brax:{name}") for name in ("ant", "halfcheetah", "humanoid")),
+        ("walker2d", "0.025", "0.0015", 200),
+        slow("hopper", "0.025", "2e-3", 100),
+        slow("ant", "0.025", "0.00075", 300),
+        slow("humanoid", "0.0075", "0.0003", 500),
+        slow("brax:ant", "0.05", "5e-3", 1000),
+        slow("brax:halfcheetah", "0.05", "5e-3", 1000),
+        slow("brax:humanoid", "0.02", "cosine:1.5e-3:3e-4", 2000),
     ],
 )
-def test_presets_of_robots_that_walk(robot):
+def test_presets_of_robots_that_walk(robot, sigma, lr, workers):
     online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
+    assert (online.sigma, online.lr, online.workers) == (sigma, lr, workers)
     assert online.workers * online.window == whole.workers * 1000  # equal steps per update
     same = ("shaping", "lr", "sigma", "optimizer", "noise", "updates")
     assert [getattr(online, name) for name in same] == [getattr(whole, name) for name in same]

@@ -65,7 +65,7 @@ def _ridge(**settings: Any) -> Preset:
 
 
 def _equal_steps(window: int, workers: int, **settings: Any) -> dict[str, Preset]:
-    """Return presets of FullES and NRES that take equally many steps per update, for T = 1000."""
+    """Return presets that take equally many steps per update, for T = 1000, if no robot falls."""
     return {
         "fulles": Preset(workers=workers, **settings),
         "nres": Preset(workers=workers * 1000 // window, window=window, **settings),
@@ -199,8 +199,8 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # Pilot runs chose the settings of Hopper, and in Brax pilot runs of NRES alone. `shift` is the
-    # bonus for not falling.
+    # The settings of Hopper come from pilot runs, those in Brax from pilot runs of NRES alone.
+    # `shift` is the bonus for not falling.
     "brax:ant": _robot(
         BraxEnvironment,
         "ant",
