@@ -170,7 +170,7 @@ def _shown(name: str, summary: dict[str, Any]) -> list[str]:
     rows = [[c["about"], c["paper"], c["ours"], c["grade"]] for c in summary["checks"]]
     device = summary["device"]
     places = dict.fromkeys(map(place, (device, *device.get("others", []))))
-    facts = [f"`{summary['command']}`", " and ".join(places)]
+    facts = [f"`{summary['command']}`", ", ".join(places)]
     facts.append(f"{summary['seeds']} seed" + "s" * (summary["seeds"] > 1))
     if summary["seconds"]:
         facts.append(f"{summary['seconds']:,.0f} s of computing")
