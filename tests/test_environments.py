@@ -169,12 +169,12 @@ def test_a_shift_counts_in_training_and_not_in_returns():
     ("robot", "sigma", "lr", "workers"),
     [
         ("walker2d", "0.025", "0.0015", 200),
-        slow("hopper", "0.025", "2e-3", 100),
+        slow("hopper", "0.025", "0.002", 100),
         slow("ant", "0.025", "0.00075", 300),
         slow("humanoid", "0.0075", "0.0003", 500),
-        slow("brax:ant", "0.05", "5e-3", 1000),
-        slow("brax:halfcheetah", "0.05", "5e-3", 1000),
-        slow("brax:humanoid", "0.02", "cosine:1.5e-3:3e-4", 2000),
+        slow("brax:ant", "0.05", "0.005", 1000),
+        slow("brax:halfcheetah", "0.05", "0.005", 1000),
+        slow("brax:humanoid", "0.02", "cosine:0.0015:0.0003:3000", 2000),
     ],
 )
 def test_presets_of_robots_that_walk(robot, sigma, lr, workers):
