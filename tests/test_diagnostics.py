@@ -124,7 +124,8 @@ def test_signal_where_workers_that_share_noises_are_at_the_same_window(phases, w
     weight = np.asarray(info.signal_weight, np.float64)
     signal = np.where(weight > 0, np.asarray(info.signal, np.float64), 0)
     assert abs(z_scores(weight * (signal - exact), 0)) < 4
-    # In every second update, the three workers share a noise, and tell nothing.
+    # In every second update, these three workers share a noise, so their products carry no
+    # information.
     assert share is None or abs(weight.mean() - share) < 0.1 * share
 
 
@@ -133,7 +134,7 @@ def test_losses_without_differences_are_no_signal():
     estimator = nres.NRES(system, workers=12, window=2, sigma=0.3, noise=nres.Orthogonal())
     info = infos(estimator, jnp.zeros(4), updates=1, groups=2)
     np.testing.assert_array_equal(info.signal, 0.0)
-    np.testing.assert_allclose(info.signal_weight, 96 / 132)  # all but those that share a noise
+    np.testing.assert_allclose(info.signal_weight, 96 / 132)  # without pairs that share a noise
 
 
 def test_a_linear_response_has_a_linear_share_of_one_and_roughness_lowers_it():
