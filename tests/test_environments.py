@@ -143,11 +143,11 @@ def test_brax_against_its_own_steps_until_it_falls():
 
 def _walkers(**options):
     """Return environments that end early, of three kinds."""
-    horizon = {"horizon": 60, "variance": 4.0}
+    options = {"horizon": 60, "variance": 4.0} | options
     return (
-        nres.pools.MujocoPool("hopper", **horizon, **options),
-        nres.pools.GymPool("CartPole-v1", **horizon, **options),
-        GymnaxEnvironment("CartPole-v1", **horizon, **options),
+        nres.pools.MujocoPool("hopper", **options),
+        nres.pools.GymPool("CartPole-v1", **options),
+        GymnaxEnvironment("CartPole-v1", **options),
     )
 
 
@@ -163,6 +163,17 @@ def test_a_shift_counts_in_training_and_not_in_returns():
         measured = [x.metrics(theta, KEY) for x in (usual, shifted)]
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), *measured)
         assert "shift" in repr(shifted)
+
+
+def test_episodes_may_be_longer_in_tests_than_in_training():
+    short, long = _walkers(horizon=20, test_horizon=60), _walkers(horizon=60)
+    for trained, whole in zip(short, long, strict=True):
+        theta = whole.initial_theta(KEY)
+        assert nres.evaluate(trained, theta, KEY, episodes=3).steps.total <= 3 * 20
+        measured = [x.metrics(theta, KEY) for x in (trained, whole)]
+        jax.tree.map(np.testing.assert_array_equal, *measured)
+        assert trained.metrics_steps == whole.metrics_steps == 20 * 60
+        assert "test_horizon=60" in repr(trained)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +267,17 @@ class Nameless:
         (lambda: GymnaxEnvironment("Pendulum-v1", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.MujocoPool("hopper", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.GymPool("CartPole-v1", shift=-1.0), ValueError, ["shift"]),
+        (lambda: _walkers(test_horizon=0), ValueError, ["test_horizon"]),
+        (
+            lambda: GymnaxEnvironment("CartPole-v1", test_horizon=501),
+            ValueError,
+            ["500", "test_horizon=501"],
+        ),
+        (
+            lambda: nres.pools.GymPool("CartPole-v1", test_horizon=501),
+            ValueError,
+            ["500", "test_horizon=501"],
+        ),
         (lambda: BraxEnvironment("hexapod"), ValueError, ["hexapod", "ant"]),
         (lambda: BraxEnvironment(wrapped()), ValueError, ["AutoResetWrapper"]),
         (lambda: BraxEnvironment(Nameless()), ValueError, ["Nameless", "step"]),

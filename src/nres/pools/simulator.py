@@ -62,6 +62,8 @@ class PolicyPool(Pool):
 
     actor: Actor
     horizon: int
+    test_horizon: int
+    """The number of steps in the episodes that `metrics` measures and `film` draws."""
     observations: int
     actions: int
     shift: float
@@ -83,16 +85,17 @@ class PolicyPool(Pool):
             lambda x: np.broadcast_to(np.asarray(x), (1, EPISODES, *np.shape(x))), theta
         )
         words, start = np.asarray(jax.random.key_data(keys)), np.zeros(EPISODES, np.int32)
-        window = self.advance(None, thetas, words, start, self.horizon)
+        window = self.advance(None, thetas, words, start, self.test_horizon)
         loss, steps = (np.asarray(x[0], np.float64) for x in (window.loss, window.steps))
         total = self.shift * steps - loss
         mean = float(total.mean())
-        return {"loss": -mean / self.horizon, "return": mean, "least_return": float(total.min())}
+        loss = -mean / self.test_horizon
+        return {"loss": loss, "return": mean, "least_return": float(total.min())}
 
     @property
     def metrics_steps(self) -> int:  # type: ignore[override]
         """The maximal number of unroll steps that `metrics` takes."""
-        return EPISODES * self.horizon
+        return EPISODES * self.test_horizon
 
     def check(self, theta: PyTree) -> None:
         lanes = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)

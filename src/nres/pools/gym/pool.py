@@ -42,6 +42,8 @@ class GymPool(PolicyPool):
         policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`. For discrete
             actions, the one with the largest output is taken.
         horizon: T, the number of steps in an episode; by default, the environment's limit.
+        test_horizon: The number of steps in the episodes that `metrics` measures, as for
+            `MujocoPool`.
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `MujocoPool`.
@@ -65,6 +67,7 @@ class GymPool(PolicyPool):
         policy: str | AnyPolicy = "linear",
         *,
         horizon: int | None = None,
+        test_horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
         shift: float = 0.0,
@@ -82,9 +85,11 @@ class GymPool(PolicyPool):
         horizon = horizon or limit
         if horizon is None:
             raise ValueError(f"{self.name} has no limit of its own: give a horizon.")
-        if limit is not None and horizon > limit:
-            raise ValueError(f"{self.name} ends after {limit} steps; horizon={horizon} is longer.")
-        self.horizon = int(horizon)
+        test = horizon if test_horizon is None else whole_number("test_horizon", test_horizon)
+        for name, steps in (("horizon", horizon), ("test_horizon", test)):
+            if limit is not None and steps > limit:
+                raise ValueError(f"{self.name} ends after {limit} steps; {name}={steps} is longer.")
+        self.horizon, self.test_horizon = int(horizon), int(test)
         self._snapshots = snapshots_of(probe.env)
         self.can_fork = self._snapshots is not None
         self.clip = true_or_false("clip", clip)
@@ -103,6 +108,7 @@ class GymPool(PolicyPool):
         return (
             f"GymPool({self.name!r}, {policy!r}, horizon={self.horizon}, variance={variance}, "
             f"clip={self.clip}{', normalise=True' * self.actor.normalise}, "
+            f"{f'test_horizon={self.test_horizon}, ' * (self.test_horizon != self.horizon)}"
             f"{f'shift={self.shift:g}, ' if self.shift else ''}options={self._make[1]})"
         )
 
@@ -134,7 +140,7 @@ class GymPool(PolicyPool):
     ) -> Film:
         """Draw one unperturbed episode, with arguments as for `MujocoPool.film`."""
         acting = self._make, self.clip, self.actor
-        steps = min(steps, self.horizon)
+        steps = min(steps, self.test_horizon)
         return film_episode(*acting, theta, seed, steps=steps, every=every, size=size)
 
     def close(self) -> None:

@@ -45,6 +45,8 @@ class MujocoPool(PolicyPool):
         policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`.
         version: The version of gymnasium's environment to follow, 4 or 5.
         horizon: T, the number of steps in an episode.
+        test_horizon: The number of steps in the episodes that `metrics` measures and `film` draws;
+            by default, `horizon`. Shorter episodes in training try more perturbations per step.
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1. `theta` then
             has the entries `policy` and `observations`, the moments measured so far; an episode
@@ -75,6 +77,7 @@ class MujocoPool(PolicyPool):
         *,
         version: int = 4,
         horizon: int = 1000,
+        test_horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
         shift: float = 0.0,
@@ -89,6 +92,8 @@ class MujocoPool(PolicyPool):
         self.task = task
         self.model = task.model()
         self.horizon = horizon
+        test_horizon = horizon if test_horizon is None else test_horizon
+        self.test_horizon = whole_number("test_horizon", test_horizon)
         self.shift = positive_number("shift", shift, zero=True)
         self.can_fork = True
         self.threads = whole_number("threads", threads, 0)
@@ -107,6 +112,7 @@ class MujocoPool(PolicyPool):
         return (
             f"MujocoPool({name!r}, {policy!r}, version={version}, horizon={horizon}, "
             f"variance={variance}{', normalise=True' * self.actor.normalise}"
+            f"{f', test_horizon={self.test_horizon}' * (self.test_horizon != horizon)}"
             f"{f', shift={self.shift:g}' if self.shift else ''})"
         )
 

@@ -58,7 +58,7 @@ def film_episode(
     """
     mujoco = require_mujoco()
     width, height = size
-    times = range(0, min(steps, pool.horizon), every)
+    times = range(0, min(steps, pool.test_horizon), every)
     check_frames(len(times), size)
     # The model limits the size of frames, to 640 x 480 by default.
     limits = pool.model.vis.global_

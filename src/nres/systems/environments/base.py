@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from nres.acting import Actor
 from nres.checks import positive_number, whole_number
-from nres.execution import run_episodes
+from nres.noise.factors import share
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.jax import JaxPool
 from nres.system import System, Theta
@@ -33,6 +33,7 @@ class Made:
     options: dict[str, Any]
     """The arguments that only some environments have."""
     horizon: int | None
+    test_horizon: int | None
     variance: float | None
     """The variance of a named policy's initial parameters."""
     normalise: bool
@@ -67,6 +68,8 @@ class EnvironmentSystem(System):
     """
 
     horizon: int = eqx.field(static=True)
+    test_horizon: int = eqx.field(static=True)
+    """The number of steps in the episodes that `metrics` measures and `film` draws."""
     actor: Actor = eqx.field(static=True)
     actions: int = eqx.field(static=True)
     discrete: bool = eqx.field(static=True)
@@ -77,8 +80,6 @@ class EnvironmentSystem(System):
     _reset: Lifted
     _step: Lifted
     _made: Made = eqx.field(static=True)
-
-    metrics_steps = None
 
     @abc.abstractmethod
     def __init__(self, *arguments: Any, **options: Any): ...
@@ -125,6 +126,8 @@ class EnvironmentSystem(System):
         self._reset = bake(reset, key)
         self._step = bake(step, shapes, action, key)
         self.horizon = whole_number("horizon", horizon)
+        test_horizon = self.horizon if made.test_horizon is None else made.test_horizon
+        self.test_horizon = whole_number("test_horizon", test_horizon)
         self.actions = adapter.actions
         self.discrete = adapter.discrete
         self.shift = positive_number("shift", made.shift, zero=True)
@@ -178,10 +181,17 @@ class EnvironmentSystem(System):
     def metrics(self, theta: Theta, key: Any) -> dict[str, Array]:
         """Measure the loss per step and the return of 20 unperturbed episodes."""
         keys = worker_keys(jax.random.split(key)[0], EPISODES)
-        losses, steps = run_episodes(JaxPool(self), theta, keys)
-        total = self.shift * steps.astype(losses.dtype) - losses * self.horizon
-        loss = -total.mean() / self.horizon
+        thetas, start = share(theta, EPISODES), jnp.zeros(EPISODES, jnp.int32)
+        result = JaxPool(self).advance_arrays(None, thetas, keys, start, self.test_horizon)
+        losses, steps = result.loss[0], result.steps[0]
+        total = self.shift * steps.astype(losses.dtype) - losses
+        loss = -total.mean() / self.test_horizon
         return {"loss": loss, "return": total.mean(), "least_return": total.min()}
+
+    @property
+    def metrics_steps(self) -> int:  # type: ignore[override]
+        """The maximal number of unroll steps that `metrics` takes."""
+        return EPISODES * self.test_horizon
 
 
 def raw_key(key: Key[Array, ""]) -> Array:

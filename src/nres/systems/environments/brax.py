@@ -41,7 +41,7 @@ class _Drawable(EnvironmentSystem):
     ) -> Film:
         """Draw one unperturbed episode, with arguments as for `nres.pools.MujocoPool.film`."""
         width, height = size
-        steps = min(steps, self.horizon)
+        steps = min(steps, self.test_horizon)
         check_frames(-(-steps // every), size)
         env, key = self._environment(), jax.random.key(seed)
         structure = jax.tree.structure(jax.eval_shape(env.reset, raw_key(key)))
@@ -76,6 +76,8 @@ class BraxEnvironment(_Drawable):
             batch or reset environments by themselves are refused.
         policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`.
         horizon: T, the number of steps in an episode.
+        test_horizon: The number of steps in the episodes that `metrics` measures, as for
+            `nres.pools.MujocoPool`.
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `nres.pools.MujocoPool`.
@@ -100,12 +102,13 @@ class BraxEnvironment(_Drawable):
         policy: str | AnyPolicy = "linear",
         *,
         horizon: int = 1000,
+        test_horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
         shift: float = 0.0,
         **options: Any,
     ):
-        made = Made(env, policy, options, horizon, variance, normalise, shift)
+        made = Made(env, policy, options, horizon, test_horizon, variance, normalise, shift)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
@@ -145,6 +148,7 @@ class PlaygroundEnvironment(_Drawable):
         policy: str | AnyPolicy = "linear",
         *,
         horizon: int | None = None,
+        test_horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
         shift: float = 0.0,
@@ -161,7 +165,7 @@ class PlaygroundEnvironment(_Drawable):
                 f"MuJoCo Playground has no environment {env!r}. There are "
                 f"{', '.join(sorted(registry.ALL_ENVS))}."
             )
-        made = Made(env, policy, options, horizon, variance, normalise, shift)
+        made = Made(env, policy, options, horizon, test_horizon, variance, normalise, shift)
         config = registry.get_default_config(env)
         usual = int(options.get("episode_length", config.episode_length))
         self._adapt(_Adapter(_load(env, options)), made, usual if horizon is None else horizon)

@@ -22,6 +22,8 @@ class GymnaxEnvironment(EnvironmentSystem):
         policy: `"linear"`, `"mlp:64,64"`, `"gru:16"`, or any `nres.policies.Policy`. For discrete
             actions, the one with the largest output is taken; others are clipped to their bounds.
         horizon: T, the number of steps in an episode; by default, the environment's limit.
+        test_horizon: The number of steps in the episodes that `metrics` measures, as for
+            `nres.pools.MujocoPool`.
         variance: The variance of a named policy's initial parameters.
         normalise: True to give the policy observations with mean 0 and variance 1, as for
             `nres.pools.MujocoPool`.
@@ -47,6 +49,7 @@ class GymnaxEnvironment(EnvironmentSystem):
         policy: str | AnyPolicy = "linear",
         *,
         horizon: int | None = None,
+        test_horizon: int | None = None,
         variance: float | None = None,
         normalise: bool = False,
         shift: float = 0.0,
@@ -54,7 +57,7 @@ class GymnaxEnvironment(EnvironmentSystem):
         **options: Any,
     ):
         own = {**options, "params": params}
-        made = Made(env, policy, own, horizon, variance, normalise, shift)
+        made = Made(env, policy, own, horizon, test_horizon, variance, normalise, shift)
         if isinstance(env, str):
             env = _make(env, options)
         elif options:
@@ -64,10 +67,11 @@ class GymnaxEnvironment(EnvironmentSystem):
         steps = limit if horizon is None else whole_number("horizon", horizon)
         if steps is None:
             raise ValueError(f"{type(env).__name__} has no limit of its own: give a horizon.")
-        if limit is not None and steps > limit:
-            raise ValueError(
-                f"{type(env).__name__} ends after {limit} steps; horizon={horizon} is longer."
-            )
+        for name, count in (("horizon", steps), ("test_horizon", test_horizon)):
+            if limit is not None and count is not None and count > limit:
+                raise ValueError(
+                    f"{type(env).__name__} ends after {limit} steps; {name}={count} is longer."
+                )
         self._adapt(adapter, made, steps)
 
 
