@@ -12,7 +12,7 @@ from helpers import as_users_run, raises_naming
 from nres import runs
 from nres_paper import command
 from nres_paper.claims import all_checks
-from nres_paper.comparing import best_rate, planned, rank, read_runs, run_comparison
+from nres_paper.comparing import best_rates, planned, rank, read_runs, run_comparison
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
@@ -188,9 +188,12 @@ def test_the_best_of_several_rates_is_used(tmp_path):
     )
     found = run_comparison(comparison, tmp_path, **settings)
     assert made.made == [("nres-0-0.001", 0), ("nres-0-0.01", 0), ("nres-1", 1)]
-    assert best_rate(comparison, "NRES", found) == "0.001"
+    assert best_rates(comparison, found) == {"NRES": "0.001"}
+    # A method counts once it has tried all rates.
+    assert not best_rates(comparison, found[1:])
+    assert not rank(comparison, found[1:]).runs
     assert rank(comparison, found).seeds == {"NRES": [0, 1]}
-    assert checks_of(comparison, found)[-1].ours == "NRES 0.001"
+    assert checks_of(comparison, found)[-1].ours == "NRES 0.001, the smallest"
     run_comparison(comparison, tmp_path, **settings)
     assert len(made.made) == 3
 

@@ -166,7 +166,7 @@ def run_comparison(
             raise SettingsError(unknown("run of this comparison", name, comparison.runs))
     chosen = _seeds(comparison, 1 if quick else seeds)
     names = [name for name in comparison.runs if not only or name in only]
-    rates = comparison.rates[:1] if quick else comparison.rates
+    rates = comparison.rates
     only_planned = seeds is None
 
     def seeds_of(name: str) -> tuple[int, ...]:
@@ -217,7 +217,8 @@ def run_comparison(
                 f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
                 f"seed {chosen[0]} chooses: begin {begin[0]} with --seed {chosen[0]}."
             )
-        rest = plan(None, {name: [best_rate(comparison, name, known)] for name in names})
+        best = best_rates(comparison, known)
+        rest = plan(None, {name: [best[name]] for name in names})
     else:
         rest = plan(None, dict.fromkeys(names, (None,)))
         _build(rest, known)
@@ -244,19 +245,23 @@ def _fits(comparison: Comparison, run: FinishedRun, quick: bool = False) -> bool
     )
 
 
-def best_rate(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) -> str:
-    """Return the learning rate with which the first seed of a method does best.
+def best_rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> dict[str, str]:
+    """Return the learning rate with which each method does best, among those that tried all.
 
-    That is the rate with which it reaches the level first; among equals, or if it never does, the
-    one with the lowest value.
+    That is the rate with which the first seed reaches the level first; among equals, or if it never
+    does, the one with the lowest value.
     """
-    tried = [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
 
     def place(run: FinishedRun) -> tuple[float, float]:
         values = run.evaluations.smoothed(comparison.smooth)
         return values.first(comparison.level, comparison.axis), values.least()
 
-    return min(tried, key=place).settings.lr
+    best = {}
+    for name in comparison.runs:
+        own = [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
+        if len({run.settings.lr for run in own}) == len(comparison.rates):
+            best[name] = min(own, key=place).settings.lr
+    return best
 
 
 def carry_out(
@@ -317,9 +322,8 @@ def place(device: dict[str, Any]) -> str:
 def rank(comparison: Comparison, runs: Sequence[FinishedRun]) -> Ranking:
     """Rank the runs of a comparison at its level."""
     if comparison.rates:
-        names = {run.name for run in runs}
-        best = {name: best_rate(comparison, name, runs) for name in names}
-        runs = [run for run in runs if run.settings.lr == best[run.name]]
+        best = best_rates(comparison, runs)
+        runs = [run for run in runs if run.settings.lr == best.get(run.name)]
     smooth: dict[str, list[Evaluations]] = {}
     seeds: dict[str, list[int]] = {}
     places: dict[str, frozenset[str]] = {}

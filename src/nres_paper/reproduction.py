@@ -11,7 +11,7 @@ from typing import Any
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
 from nres_paper.auto import Auto
 from nres_paper.claims import all_checks
-from nres_paper.comparing import FinishedRun, best_rate, planned, rank, run_comparison
+from nres_paper.comparing import FinishedRun, best_rates, planned, rank, run_comparison
 from nres_paper.comparison_figure import draw_comparison
 from nres_paper.grades import NOT_THERE, SHOWN, Check, verdict
 from nres_paper.plans import Comparison
@@ -117,8 +117,10 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
     """Return the figure of a comparison."""
 
     def make(context: Context) -> Result:
+        rates = comparison.rates[:1] if context.quick else comparison.rates
+        tried = dataclasses.replace(comparison, rates=rates)
         runs = run_comparison(
-            comparison,
+            tried,
             context.folder,
             seeds=context.seeds,
             only=context.only,
@@ -127,10 +129,10 @@ def of_comparison(comparison: Comparison) -> PaperFigure:
             finished=context.finished,
             say=context.say,
         )
-        ranking = rank(comparison, runs)
+        ranking = rank(tried, runs)
         draw_comparison(comparison, ranking, context.drawing)
         return Result(
-            checks_of(comparison, runs),
+            checks_of(tried, runs),
             {
                 "axis": comparison.axis,
                 "level": ranking.level,
@@ -159,8 +161,12 @@ def checks_of(comparison: Comparison, runs: Sequence[FinishedRun]) -> tuple[Chec
     checks = all_checks(comparison.claims, rank(comparison, runs))
     if not comparison.rates:
         return checks
-    names = [name for name in comparison.runs if any(run.name == name for run in runs)]
-    best = "; ".join(f"{name} {best_rate(comparison, name, runs)}" for name in names)
+    rates = sorted(map(float, comparison.rates))
+    ends = {rates[0]: ", the smallest", rates[-1]: ", the largest"}
+    best = "; ".join(
+        f"{name} {rate}{ends.get(float(rate), '')}"
+        for name, rate in best_rates(comparison, runs).items()
+    )
     return *checks, Check("learning rates", "", best, SHOWN)
 
 
