@@ -86,8 +86,8 @@ class PolicyPool(Pool):
         )
         words, start = np.asarray(jax.random.key_data(keys)), np.zeros(EPISODES, np.int32)
         window = self.advance(None, thetas, words, start, self.test_horizon)
-        loss, steps = (np.asarray(x[0], np.float64) for x in (window.loss, window.steps))
-        total = self.shift * steps - loss
+        losses, steps = (np.asarray(x[0], np.float64) for x in (window.loss, window.steps))
+        total = self.shift * steps - losses
         mean = float(total.mean())
         loss = -mean / self.test_horizon
         return {"loss": loss, "return": mean, "least_return": float(total.min())}
