@@ -179,26 +179,32 @@ def test_episodes_may_be_longer_in_tests_than_in_training():
 @pytest.mark.parametrize(
     ("robot", "sigma", "lr", "workers"),
     [
-        ("walker2d", "0.025", "0.0015", 200),
         slow("hopper", "0.025", "0.002", 100),
-        slow("ant", "0.025", "0.00075", 300),
+        slow("walker2d", "0.025", "0.002", 100),
         slow("humanoid", "0.0075", "0.0003", 500),
         slow("brax:ant", "0.05", "0.005", 1000),
         slow("brax:halfcheetah", "0.05", "0.005", 1000),
         slow("brax:humanoid", "0.02", "cosine:0.0015:0.0003:3000", 2000),
+        ("ant", "0.025", "cosine:0.00358:0.000716:160", 300),
     ],
 )
 def test_presets_of_robots_that_walk(robot, sigma, lr, workers):
     online, whole = (runs.resolve(robot, method) for method in ("nres", "fulles"))
     assert (online.sigma, online.lr, online.workers) == (sigma, lr, workers)
-    assert online.workers * online.window == whole.workers * 1000  # equal steps per update
-    same = ("shaping", "lr", "sigma", "optimizer", "noise", "updates")
+    horizon = online.options.get("horizon", 1000)
+    assert online.workers * online.window == whole.workers * horizon  # equal steps per update
+    same = ("options", "shaping", "sigma", "optimizer", "noise", "updates")
     assert [getattr(online, name) for name in same] == [getattr(whole, name) for name in same]
-    assert online.shaping == (None if robot == "hopper" else "scaled")
+    if robot == "ant":  # steps of about the same size, with five windows
+        assert whole.lr == "cosine:0.0016:0.00032:160"
+    else:
+        assert whole.lr == online.lr
+    assert online.shaping == (None if online.optimizer == "adam" else "scaled")
     small = {"options": {"horizon": 4}, "workers": 2, "window": 2}
-    components = runs.build(runs.resolve(robot, "nres", **small))
-    assert components.system.actor.normalise
-    assert components.system.shift == runs.SYSTEMS[robot].options.get("shift", 0.0)
+    system = runs.build(runs.resolve(robot, "nres", **small)).system
+    assert system.actor.normalise
+    assert system.test_horizon == (1000 if robot == "ant" else 4)
+    assert system.shift == runs.SYSTEMS[robot].options.get("shift", 0.0)
     assert runs.resolve(robot, "nres", options={"shift": 0.5}).options["shift"] == 0.5
 
 

@@ -57,7 +57,7 @@ def _in_mujoco(name: str, level: float, updates: int, every: int) -> Comparison:
 
 WALKING_COMPARISONS: Mapping[str, Comparison] = {
     "walk-hopper": _in_mujoco("Hopper", -3.12, updates=500, every=10),
-    "walk-walker2d": _in_mujoco("Walker2d", -4.39, updates=300, every=15),
+    "walk-walker2d": _in_mujoco("Walker2d", -4.39, updates=500, every=20),
     "walk-ant": _in_mujoco("Ant", -3.58, updates=160, every=8),
     "walk-humanoid": _in_mujoco("Humanoid", -6.0, updates=120, every=6),
     "walk-brax-ant": Comparison(

@@ -82,6 +82,15 @@ def _brax_presets(
     return _equal_steps(20, workers, sigma=sigma, lr=lr, shaping="scaled", updates=updates)
 
 
+# Steps of 0.002 in every parameter, however large the loss.
+_SMALL_STEPS: Mapping[str, Any] = {
+    "sigma": "0.025",
+    "lr": "2e-3",
+    "noise": "orthogonal",
+    "optimizer": "adam",
+}
+
+
 def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
     """Return presets with the sigma and the step size alpha of augmented random search.
 
@@ -113,7 +122,7 @@ def _short_presets(
     def lr(factor: float) -> str:
         return f"cosine:{rate * factor:.3g}:{rate * factor / 5:.3g}"
 
-    presets = _equal_steps(window, workers, horizon, lr=lr(1), **settings)
+    presets = _equal_steps(window, workers, horizon, lr=lr(1.0), **settings)
     online = dataclasses.replace(presets["nres"], lr=lr(math.sqrt(horizon / window)))
     return presets | {"nres": online}
 
@@ -228,8 +237,8 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # The settings of Hopper come from pilot runs, those in Brax from pilot runs of NRES alone.
-    # `shift` is the bonus for not falling.
+    # The settings of Hopper come from pilot runs, those of the other robots from pilot runs of NRES
+    # alone, except those of Humanoid in MuJoCo. `shift` is the bonus for not falling.
     "brax:ant": _robot(
         BraxEnvironment,
         "ant",
@@ -257,16 +266,14 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
         "hopper",
         "hop on one leg until it falls (MuJoCo)",
-        _equal_steps(
-            200, 20, sigma="0.025", lr="2e-3", noise="orthogonal", optimizer="adam", updates=500
-        ),
+        _equal_steps(200, 20, updates=500, **_SMALL_STEPS),
         shift=1.0,
     ),
     "walker2d": _robot(
         MujocoPool,
         "walker2d",
         "walk in a plane until it falls (MuJoCo)",
-        _search_presets(40, sigma=0.025, alpha=0.03, updates=1100),
+        _equal_steps(200, 20, updates=500, **_SMALL_STEPS),
         shift=1.0,
     ),
     "ant": _robot(
