@@ -27,7 +27,8 @@ _ORDER = (
 _RATES = ("3e-5", "1e-4", "3e-4", "1e-3", "3e-3", "1e-2", "3e-2")
 _TRIED = (
     "The paper does not state its learning rates for this task. Every method tries the same seven "
-    "with the first seed, and uses the one with which it reaches the level first."
+    "with the first seed, and uses the one with which it reaches the level first. Some trials of "
+    "other rates shared the GPU; the runs that are drawn had it alone."
 )
 
 OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
