@@ -165,13 +165,16 @@ def test_a_shift_counts_in_training_and_not_in_returns():
         assert "shift" in repr(shifted)
 
 
-def test_episodes_may_be_longer_in_tests_than_in_training():
+def test_episodes_may_be_longer_in_tests_than_in_training(compilations):
     short, long = _walkers(horizon=20, test_horizon=60), _walkers(horizon=60)
     for trained, whole in zip(short, long, strict=True):
         theta = whole.initial_theta(KEY)
         assert nres.evaluate(trained, theta, KEY, episodes=3).steps.total <= 3 * 20
         measured = [x.metrics(theta, KEY) for x in (trained, whole)]
         jax.tree.map(np.testing.assert_array_equal, *measured)
+        compilations.clear()
+        trained.metrics(theta, KEY)
+        assert not compilations
         assert trained.metrics_steps == whole.metrics_steps == 20 * 60
         assert "test_horizon=60" in repr(trained)
 
@@ -201,6 +204,7 @@ def test_presets_of_robots_that_walk(robot, sigma, lr, workers):
         assert whole.lr == online.lr
     assert online.shaping == (None if online.optimizer == "adam" else "scaled")
     small = {"options": {"horizon": 4}, "workers": 2, "window": 2}
+    assert runs.SYSTEMS[robot].summary.endswith(f", T = {horizon}")
     system = runs.build(runs.resolve(robot, "nres", **small)).system
     assert system.actor.normalise
     assert system.test_horizon == (1000 if robot == "ant" else 4)
@@ -253,6 +257,29 @@ def test_environments_with_other_numbers_are_others():
     np.testing.assert_allclose(jax.vmap(of_mass)(jnp.array([2.0, 3.0])).loss[0], each, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (GymnaxEnvironment, "CartPole-v1"),
+        (nres.pools.GymPool, "CartPole-v1"),
+        (nres.pools.MujocoPool, "hopper"),
+        (BraxEnvironment, "inverted_pendulum"),
+    ],
+)
+def test_wrong_numbers_of_steps_are_refused(kind, name):
+    for given, error, culprits in (
+        ({"test_horizon": 0}, ValueError, ["test_horizon"]),
+        ({"test_horizon": "x"}, TypeError, ["test_horizon", "'x'"]),
+        ({"horizon": 20, "test_horizon": 19}, ValueError, ["test_horizon=19", "horizon=20"]),
+    ):
+        with raises_naming(error, *culprits):
+            kind(name, **given)
+    if name == "CartPole-v1":  # which ends after 500 steps
+        for which in ("horizon", "test_horizon"):
+            with raises_naming(ValueError, "500", f"{which}=501"):
+                kind(name, **{which: 501})
+
+
 def wrapped():
     from brax import envs
 
@@ -273,17 +300,6 @@ class Nameless:
         (lambda: GymnaxEnvironment("Pendulum-v1", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.MujocoPool("hopper", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.GymPool("CartPole-v1", shift=-1.0), ValueError, ["shift"]),
-        (lambda: _walkers(test_horizon=0), ValueError, ["test_horizon"]),
-        (
-            lambda: GymnaxEnvironment("CartPole-v1", test_horizon=501),
-            ValueError,
-            ["500", "test_horizon=501"],
-        ),
-        (
-            lambda: nres.pools.GymPool("CartPole-v1", test_horizon=501),
-            ValueError,
-            ["500", "test_horizon=501"],
-        ),
         (lambda: BraxEnvironment("hexapod"), ValueError, ["hexapod", "ant"]),
         (lambda: BraxEnvironment(wrapped()), ValueError, ["AutoResetWrapper"]),
         (lambda: BraxEnvironment(Nameless()), ValueError, ["Nameless", "step"]),

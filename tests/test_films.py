@@ -74,7 +74,7 @@ def test_wrong_options_are_refused(tmp_path, options, culprit):
 
 def test_a_film_that_does_not_fit_into_memory_is_refused():
     pytest.importorskip("mujoco")
-    pool = SimpleNamespace(horizon=10**9)  # nothing else is needed before the first frame
+    pool = SimpleNamespace(test_horizon=10**9)  # nothing else is needed before the first frame
     with raises_naming(MemoryError, "250,000,000 frames", "8000 x 6000"):
         film_episode(pool, None, 0, steps=10**9, every=4, size=(8000, 6000))
 

@@ -192,8 +192,11 @@ def test_the_best_of_several_rates_is_used(tmp_path):
     # A method counts once it has tried all rates.
     assert not best_rates(comparison, found[1:])
     assert not rank(comparison, found[1:]).runs
+    assert checks_of(comparison, found[1:])[-1].ours == "NRES: 1 of 2 tried so far"
+    alone = dataclasses.replace(comparison, rates=("1e-3",))
+    assert checks_of(alone, found[:1])[-1].ours == "NRES 0.001"
     assert rank(comparison, found).seeds == {"NRES": [0, 1]}
-    assert checks_of(comparison, found)[-1].ours == "NRES 0.001, the smallest"
+    assert checks_of(comparison, found)[-1].ours == "NRES 0.001 (the smallest tried)"
     run_comparison(comparison, tmp_path, **settings)
     assert len(made.made) == 3
 

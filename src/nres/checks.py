@@ -53,6 +53,41 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> 
     return number
 
 
+def checked_horizons(
+    name: str, horizon: Any, test_horizon: Any, limit: int | None = None
+) -> tuple[int, int]:
+    """Return the numbers of steps of episodes in training and in tests, or raise an error.
+
+    Args:
+        name: The name of the environment, for the message.
+        horizon: The number of steps in training; `None` if nobody knows it.
+        test_horizon: The number of steps in tests, which are at least as long; `None` for as long.
+        limit: The number of steps after which the environment ends, if it does.
+
+    Raises:
+        TypeError: If a number of steps is not an integer.
+        ValueError: If a number of steps is missing, or out of bounds.
+
+    Example:
+        ```python
+        horizon, test_horizon = checked_horizons("CartPole", 50, None, limit=500)
+        ```
+    """
+    if horizon is None:
+        raise ValueError(f"{name} has no limit of its own: give a horizon.")
+    horizon = whole_number("horizon", horizon)
+    test = horizon if test_horizon is None else whole_number("test_horizon", test_horizon)
+    for what, steps in (("horizon", horizon), ("test_horizon", test)):
+        if limit is not None and steps > limit:
+            raise ValueError(f"{name} ends after {limit} steps; {what}={steps} is longer.")
+    if test < horizon:
+        raise ValueError(
+            f"test_horizon={test} is shorter than horizon={horizon}: tests must be at least as "
+            "long as training episodes."
+        )
+    return horizon, test
+
+
 def positive_number(name: str, value: Any, *, zero: bool = False) -> float:
     """Return `value` as a finite positive float, or raise an error; zero passes if `zero`."""
     bound = "must not be negative" if zero else "must be positive"

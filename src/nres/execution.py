@@ -91,6 +91,7 @@ def run_episodes(
     theta: PyTree,
     keys: Key[Array, " episodes"],
     smoothing: tuple[Noise, Key[Array, " episodes"], PyTree] | None = None,
+    length: int | None = None,
 ) -> tuple[Float[Array, " episodes"], Int[Array, " episodes"]]:
     """Run whole episodes at `theta`, or at parameters perturbed around it.
 
@@ -99,6 +100,7 @@ def run_episodes(
         theta: The parameters.
         keys: One key per episode.
         smoothing: The distribution, keys and sigma of the perturbations; `None` for none.
+        length: The number of steps of every episode; by default the pool's own.
 
     Returns:
         The mean loss per step of each episode, and the number of steps that it took.
@@ -111,9 +113,10 @@ def run_episodes(
         drawn = noise.draw(noise_keys, start, for_workers(sigma, count), learned(theta))
         moved = jax.tree.map(moved_by, learned(theta), drawn)
         thetas = eqx.combine(moved, measured(thetas), is_leaf=is_form)
-    if pool.lengths is None:
-        result = pool.advance_arrays(None, thetas, keys, start, pool.horizon)
-        return result.loss[0] / pool.horizon, result.steps[0]
+    if length is not None or pool.lengths is None:
+        length = pool.horizon if length is None else length
+        result = pool.advance_arrays(None, thetas, keys, start, length)
+        return result.loss[0] / length, result.steps[0]
     ends = jnp.asarray(ends_of(pool, keys, jnp.zeros(count, bool), pool.horizon))
     result = pool.advance_arrays(None, thetas, keys, start, pool.horizon, ends)
     return result.loss[0] / pool.lengths.mean(), result.steps[0]

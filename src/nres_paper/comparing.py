@@ -124,10 +124,10 @@ def planned(
     if quick:
         full = original(comparison.system, run.method, **given)
         given |= {"updates": QUICK_UPDATES, "eval_every": 2, "log_every": 1}
-        given |= {
-            "workers": QUICK_WORKERS,
-            "options": given["options"] | {"horizon": QUICK_HORIZON},
-        }
+        short = {"horizon": QUICK_HORIZON}
+        if "test_horizon" in full.options:
+            short["test_horizon"] = QUICK_HORIZON
+        given |= {"workers": QUICK_WORKERS, "options": given["options"] | short}
         if full.window is not None:
             given["window"] = min(full.window, QUICK_WINDOW)
         if full.period is not None:
@@ -245,6 +245,11 @@ def _fits(comparison: Comparison, run: FinishedRun, quick: bool = False) -> bool
     )
 
 
+def trials(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Return the runs of a method with the first seed, which tries all learning rates."""
+    return [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
+
+
 def best_rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> dict[str, str]:
     """Return the learning rate with which each method does best, among those that tried all.
 
@@ -258,9 +263,9 @@ def best_rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> dict[str,
 
     best = {}
     for name in comparison.runs:
-        own = [run for run in runs if (run.name, run.settings.seed) == (name, comparison.seeds[0])]
-        if len({run.settings.lr for run in own}) == len(comparison.rates):
-            best[name] = min(own, key=place).settings.lr
+        tried = trials(comparison, name, runs)
+        if len(tried) == len(comparison.rates):
+            best[name] = min(tried, key=place).settings.lr
     return best
 
 

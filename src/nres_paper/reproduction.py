@@ -4,14 +4,14 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nres.runs import MetricsError, Run, Settings, device, versions, write_json
 from nres_paper.auto import Auto
 from nres_paper.claims import all_checks
-from nres_paper.comparing import FinishedRun, best_rates, planned, rank, run_comparison
+from nres_paper.comparing import FinishedRun, best_rates, planned, rank, run_comparison, trials
 from nres_paper.comparison_figure import draw_comparison
 from nres_paper.grades import NOT_THERE, SHOWN, Check, verdict
 from nres_paper.plans import Comparison
@@ -161,13 +161,22 @@ def checks_of(comparison: Comparison, runs: Sequence[FinishedRun]) -> tuple[Chec
     checks = all_checks(comparison.claims, rank(comparison, runs))
     if not comparison.rates:
         return checks
-    rates = sorted(map(float, comparison.rates))
-    ends = {rates[0]: ", the smallest", rates[-1]: ", the largest"}
-    best = "; ".join(
-        f"{name} {rate}{ends.get(float(rate), '')}"
-        for name, rate in best_rates(comparison, runs).items()
-    )
-    return *checks, Check("learning rates", "", best, SHOWN)
+    return *checks, Check("learning rates", "", "; ".join(_rates(comparison, runs)), SHOWN)
+
+
+def _rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """Name the best learning rate of each method, or how many of them it has tried so far."""
+    best, rates = best_rates(comparison, runs), sorted(map(float, comparison.rates))
+    for name in comparison.runs:
+        tried = trials(comparison, name, runs)
+        if name not in best:
+            if tried:
+                yield f"{name}: {len(tried)} of {len(rates)} tried so far"
+            continue
+        end = ""
+        if len(rates) > 1 and float(best[name]) in (rates[0], rates[-1]):
+            end = f" (the {'smallest' if float(best[name]) == rates[0] else 'largest'} tried)"
+        yield f"{name} {best[name]}{end}"
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:

@@ -106,24 +106,22 @@ def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> d
 _SHORT: Mapping[str, Any] = {"horizon": 200, "test_horizon": 1000}
 
 
-def _short_presets(
-    workers: int, sigma: float, rate: float, updates: int, window: int = 40
-) -> dict[str, Preset]:
+def _short_presets(workers: int, sigma: float, rate: float, updates: int) -> dict[str, Preset]:
     """Return presets for episodes of `_SHORT`, with a learning rate that falls to a fifth.
 
     Scaled estimates of NRES are smaller than those of FullES, by the square root of the number of
     windows, if windows differ independently. Its learning rate is larger by this factor, so that
     both take steps of about the same size.
     """
-    horizon = _SHORT["horizon"]
+    horizon, windows = _SHORT["horizon"], 5
     settings: dict[str, Any] = {"sigma": f"{sigma:g}", "noise": "orthogonal"}
     settings |= {"shaping": "scaled", "updates": updates}
 
     def lr(factor: float) -> str:
         return f"cosine:{rate * factor:.3g}:{rate * factor / 5:.3g}"
 
-    presets = _equal_steps(window, workers, horizon, lr=lr(1.0), **settings)
-    online = dataclasses.replace(presets["nres"], lr=lr(math.sqrt(horizon / window)))
+    presets = _equal_steps(horizon // windows, workers, horizon, lr=lr(1.0), **settings)
+    online = dataclasses.replace(presets["nres"], lr=lr(math.sqrt(windows)))
     return presets | {"nres": online}
 
 
@@ -146,7 +144,8 @@ def _robot(
     kind: type, task: str, what: str, presets: dict[str, Preset], **options: Any
 ) -> KnownSystem:
     make = functools.partial(kind, task)
-    return KnownSystem(f"{what}, T = 1000", make, presets, kind, {"normalise": True} | options)
+    summary = f"{what}, T = {options.get('horizon', 1000)}"
+    return KnownSystem(summary, make, presets, kind, {"normalise": True} | options)
 
 
 OTHER_SYSTEMS: dict[str, KnownSystem] = {
@@ -237,8 +236,8 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # The settings of Hopper come from pilot runs, those of the other robots from pilot runs of NRES
-    # alone, except those of Humanoid in MuJoCo. `shift` is the bonus for not falling.
+    # Pilot runs chose the settings of all robots except Humanoid in MuJoCo; for Walker2d and in
+    # Brax, those of NRES alone. `shift` is the bonus for not falling.
     "brax:ant": _robot(
         BraxEnvironment,
         "ant",

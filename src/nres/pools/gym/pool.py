@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.checks import positive_number, true_or_false, whole_number
+from nres.checks import checked_horizons, positive_number, true_or_false, whole_number
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.gym.lanes import Failure, Lane, Lanes
@@ -76,20 +76,13 @@ class GymPool(PolicyPool):
         **options: Any,
     ):
         processes = whole_number("processes", processes, 0, 4096)
-        horizon = None if horizon is None else whole_number("horizon", horizon)
         self._make = (env, options)
         probe = Lane(self._make, clip)
         self.name = env if isinstance(env, str) else type(probe.env.unwrapped).__name__
         spec = probe.env.spec
         limit = spec.max_episode_steps if spec is not None else None
-        horizon = horizon or limit
-        if horizon is None:
-            raise ValueError(f"{self.name} has no limit of its own: give a horizon.")
-        test = horizon if test_horizon is None else whole_number("test_horizon", test_horizon)
-        for name, steps in (("horizon", horizon), ("test_horizon", test)):
-            if limit is not None and steps > limit:
-                raise ValueError(f"{self.name} ends after {limit} steps; {name}={steps} is longer.")
-        self.horizon, self.test_horizon = int(horizon), int(test)
+        given = limit if horizon is None else horizon
+        self.horizon, self.test_horizon = checked_horizons(self.name, given, test_horizon, limit)
         self._snapshots = snapshots_of(probe.env)
         self.can_fork = self._snapshots is not None
         self.clip = true_or_false("clip", clip)

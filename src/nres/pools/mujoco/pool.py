@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nres.acting import Actor
-from nres.checks import positive_number, whole_number
+from nres.checks import checked_horizons, positive_number, whole_number
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.base import Film, PoolError, Window
 from nres.pools.mujoco.ant import Ant
@@ -88,12 +88,10 @@ class MujocoPool(PolicyPool):
             if task.lower() not in TASKS:
                 raise ValueError(f"task must be one of {', '.join(TASKS)}; got {task!r}.")
             task = TASKS[task.lower()](version)
-        horizon = whole_number("horizon", horizon)
+        name = type(task).__name__
+        self.horizon, self.test_horizon = checked_horizons(name, horizon, test_horizon)
         self.task = task
         self.model = task.model()
-        self.horizon = horizon
-        test_horizon = horizon if test_horizon is None else test_horizon
-        self.test_horizon = whole_number("test_horizon", test_horizon)
         self.shift = positive_number("shift", shift, zero=True)
         self.can_fork = True
         self.threads = whole_number("threads", threads, 0)
@@ -105,7 +103,7 @@ class MujocoPool(PolicyPool):
         policy = as_policy(given := policy, observations, self.model.nu, variance)
         self.actor = Actor(policy, observations, normalise)
         self.observations, self.actions = observations, self.model.nu
-        self._name = (type(task).__name__, task.version, horizon, str(given), variance)
+        self._name = (name, task.version, self.horizon, str(given), variance)
 
     def __repr__(self) -> str:
         name, version, horizon, policy, variance = self._name

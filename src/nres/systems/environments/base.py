@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from nres.acting import Actor
-from nres.checks import positive_number, whole_number
-from nres.noise.factors import share
+from nres.checks import checked_horizons, positive_number
+from nres.execution import run_episodes
 from nres.policies import AnyPolicy, as_policy
 from nres.pools.jax import JaxPool
 from nres.system import System, Theta
@@ -88,7 +88,9 @@ class EnvironmentSystem(System):
         self,
         adapter: Any,
         made: Made,
-        horizon: int | None,
+        *,
+        usual: int | None = None,
+        limit: int | None = None,
     ) -> None:
         """Set all fields from an adapter.
 
@@ -97,8 +99,12 @@ class EnvironmentSystem(System):
                 `step(state, action, key)`, which returns these, a reward and whether the episode
                 ended; and `actions`, `discrete` and `bounds`.
             made: The arguments with which the system can be constructed.
-            horizon: T, the number of steps in an episode, which may be the environment's own.
+            usual: The environment's own number of steps, if no horizon is given.
+            limit: The number of steps after which the environment ends, if it does.
         """
+        given = usual if made.horizon is None else made.horizon
+        name = type(adapter.env).__name__
+        self.horizon, self.test_horizon = checked_horizons(name, given, made.test_horizon, limit)
         key = jax.eval_shape(lambda: raw_key(jax.random.key(0)))
 
         def reset(key):
@@ -125,9 +131,6 @@ class EnvironmentSystem(System):
         )
         self._reset = bake(reset, key)
         self._step = bake(step, shapes, action, key)
-        self.horizon = whole_number("horizon", horizon)
-        test_horizon = self.horizon if made.test_horizon is None else made.test_horizon
-        self.test_horizon = whole_number("test_horizon", test_horizon)
         self.actions = adapter.actions
         self.discrete = adapter.discrete
         self.shift = positive_number("shift", made.shift, zero=True)
@@ -181,10 +184,8 @@ class EnvironmentSystem(System):
     def metrics(self, theta: Theta, key: Any) -> dict[str, Array]:
         """Measure the loss per step and the return of 20 unperturbed episodes."""
         keys = worker_keys(jax.random.split(key)[0], EPISODES)
-        thetas, start = share(theta, EPISODES), jnp.zeros(EPISODES, jnp.int32)
-        result = JaxPool(self).advance_arrays(None, thetas, keys, start, self.test_horizon)
-        losses, steps = result.loss[0], result.steps[0]
-        total = self.shift * steps.astype(losses.dtype) - losses
+        losses, steps = run_episodes(JaxPool(self), theta, keys, None, self.test_horizon)
+        total = self.shift * steps.astype(losses.dtype) - losses * self.test_horizon
         loss = -total.mean() / self.test_horizon
         return {"loss": loss, "return": total.mean(), "least_return": total.min()}
 

@@ -113,7 +113,7 @@ class BraxEnvironment(_Drawable):
             env = _make(env, options)
         elif options:
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
-        self._adapt(_Adapter(env), made, horizon)
+        self._adapt(_Adapter(env), made)
 
     def _environment(self) -> Any:
         made = self._made
@@ -168,7 +168,7 @@ class PlaygroundEnvironment(_Drawable):
         made = Made(env, policy, options, horizon, test_horizon, variance, normalise, shift)
         config = registry.get_default_config(env)
         usual = int(options.get("episode_length", config.episode_length))
-        self._adapt(_Adapter(_load(env, options)), made, usual if horizon is None else horizon)
+        self._adapt(_Adapter(_load(env, options)), made, usual=usual)
 
     def _environment(self) -> Any:
         return _load(self._made.env, self._made.options)

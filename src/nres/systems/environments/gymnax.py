@@ -5,7 +5,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from nres.checks import whole_number
 from nres.policies import AnyPolicy
 from nres.systems.environments.base import EnvironmentSystem, Made
 
@@ -64,15 +63,7 @@ class GymnaxEnvironment(EnvironmentSystem):
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
         adapter = _Adapter(env, env.default_params if params is None else params)
         limit = getattr(adapter.params, "max_steps_in_episode", None)
-        steps = limit if horizon is None else whole_number("horizon", horizon)
-        if steps is None:
-            raise ValueError(f"{type(env).__name__} has no limit of its own: give a horizon.")
-        for name, count in (("horizon", steps), ("test_horizon", test_horizon)):
-            if limit is not None and count is not None and count > limit:
-                raise ValueError(
-                    f"{type(env).__name__} ends after {limit} steps; {name}={count} is longer."
-                )
-        self._adapt(adapter, made, steps)
+        self._adapt(adapter, made, usual=limit, limit=limit)
 
 
 def _make(name: str, options: dict[str, Any]) -> Any:
