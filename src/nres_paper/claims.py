@@ -205,7 +205,9 @@ class Reaches:
         there = ranking.arrived(self.name)
         if there < len(steps):
             end = number(min(ranking.ends(self.name, self.axis)))
-            text = f"{there} of {len(steps)} seeds reach the level in {end}"
+            text = f"{there} of {len(steps)} seeds reach the level within {end}"
+            if there:
+                text += f", after {mean([x for x in steps if math.isfinite(x)])}"
             if there > len(steps) / 2:
                 return text, DIFFERS
             return text, FAILS if len(steps) >= ENOUGH else UNKNOWN
