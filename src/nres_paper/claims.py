@@ -204,10 +204,14 @@ class Reaches:
         steps = ranking.reached(self.name, self.axis)
         there = ranking.arrived(self.name)
         if there < len(steps):
-            end = number(min(ranking.ends(self.name, self.axis)))
-            text = f"{there} of {len(steps)} seeds reach the level within {end}"
+            ends = ranking.ends(self.name, self.axis)
+            end = number(min(e for e, step in zip(ends, steps, strict=True) if math.isinf(step)))
+            text = f"{there} of {len(steps)} seeds reach the level"
             if there:
-                text += f", after {mean([x for x in steps if math.isfinite(x)])}"
+                reached = mean([step for step in steps if math.isfinite(step)])
+                text += f", after {reached}; the others end at {end}"
+            else:
+                text += f" within {end}"
             if there > len(steps) / 2:
                 return text, DIFFERS
             return text, FAILS if len(steps) >= ENOUGH else UNKNOWN
