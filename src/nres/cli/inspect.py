@@ -46,6 +46,7 @@ def list_known() -> None:
         fields = ("workers", "window", "period", "sigma", "shaping", "optimizer", "lr", "updates")
         used = [f for f in fields if any(getattr(p, f) is not None for p in known.presets.values())]
         presets = compact_table(f"\nPresets of {name}", "method", *used)
+        presets.collapse_padding = True  # schedules of learning rates are long
         for method, preset in known.presets.items():
             values = (getattr(preset, field) for field in used)
             presets.add_row(method, *("–" if v is None else str(v) for v in values))
