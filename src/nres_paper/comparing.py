@@ -166,7 +166,6 @@ def run_comparison(
             raise SettingsError(unknown("run of this comparison", name, comparison.runs))
     chosen = _seeds(comparison, 1 if quick else seeds)
     names = [name for name in comparison.runs if not only or name in only]
-    rates = comparison.rates
     only_planned = seeds is None
 
     def seeds_of(name: str) -> tuple[int, ...]:
@@ -201,23 +200,18 @@ def run_comparison(
             if not only_seeds or seed in only_seeds
         ]
 
-    if rates:
-        first = plan(1, dict.fromkeys(names, rates))
+    if comparison.rates:
+        first = plan(1, dict.fromkeys(names, comparison.rates))
         _build(first, known)
         tried = carry_out(first, folder, known, finished, say)
         known += [run for run in tried if not _among(run, known)]
-        begin = [
-            name
-            for name in names
-            for rate in rates
-            if not find_run(planned(comparison, name, chosen[0], quick, rate), known)
-        ]
+        best = best_rates(comparison, known)
+        begin = [name for name in names if name not in best]
         if begin:
             raise SettingsError(
                 f"--seed {' --seed '.join(map(str, only_seeds))} needs the learning rates that "
                 f"seed {chosen[0]} chooses: begin {begin[0]} with --seed {chosen[0]}."
             )
-        best = best_rates(comparison, known)
         rest = plan(None, {name: [best[name]] for name in names})
     else:
         rest = plan(None, dict.fromkeys(names, (None,)))
@@ -251,7 +245,7 @@ def trials(comparison: Comparison, name: str, runs: Sequence[FinishedRun]) -> li
 
 
 def best_rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> dict[str, str]:
-    """Return the learning rate with which each method does best, among those that tried all.
+    """Return the best learning rate of each method that has tried all of them.
 
     That is the rate with which the first seed reaches the level first; among equals, or if it never
     does, the one with the lowest value.

@@ -167,16 +167,14 @@ def checks_of(comparison: Comparison, runs: Sequence[FinishedRun]) -> tuple[Chec
 def _rates(comparison: Comparison, runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Name the best learning rate of each method, or how many of them it has tried so far."""
     best, rates = best_rates(comparison, runs), sorted(map(float, comparison.rates))
+    ends: dict[float, str] = {}
+    if len(rates) > 1:
+        ends = {rates[0]: " (the smallest tried)", rates[-1]: " (the largest tried)"}
     for name in comparison.runs:
-        tried = trials(comparison, name, runs)
-        if name not in best:
-            if tried:
-                yield f"{name}: {len(tried)} of {len(rates)} tried so far"
-            continue
-        end = ""
-        if len(rates) > 1 and float(best[name]) in (rates[0], rates[-1]):
-            end = f" (the {'smallest' if float(best[name]) == rates[0] else 'largest'} tried)"
-        yield f"{name} {best[name]}{end}"
+        if name in best:
+            yield f"{name} {best[name]}{ends.get(float(best[name]), '')}"
+        elif tried := trials(comparison, name, runs):
+            yield f"{name}: {len(tried)} of {len(rates)} tried so far"
 
 
 def metadata_of(runs: Sequence[FinishedRun]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def _in_mujoco(name: str, level: float, updates: int, every: int, remark: str = 
         system=name.lower(),
         runs={"NRES": _nres(updates, every), "FullES": _fulles(updates, every)},
         level=level,
-        **_MUJOCO | {"remark": " ".join(filter(None, [_MUJOCO["remark"], remark]))},
+        **_MUJOCO | {"remark": f"{_MUJOCO['remark']} {remark}".rstrip()},
     )
 
 
