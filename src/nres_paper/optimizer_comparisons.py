@@ -92,7 +92,7 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
         claims=(Slower("PES", 2.1), Slower("FullES", 3.5)),
         rates=_RATES,
         remark=f"{_ORDER} {_TRIED}",
-        **_LOPT | {"options": {"horizon": 10_000}, "evaluations": 60, "level": 0.53},
+        **_LOPT | {"options": {"horizon": 10_000}, "evaluations": 60, "level": 0.53, "top": 100.0},
     ),
     "lopt-cifar": Comparison(
         label="Figure 12",
