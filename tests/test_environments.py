@@ -177,6 +177,9 @@ def test_episodes_may_be_longer_in_tests_than_in_training(compilations):
         assert not compilations
         assert trained.metrics_steps == whole.metrics_steps == 20 * 60
         assert "test_horizon=60" in repr(trained)
+        travelled = pickle.loads(pickle.dumps(trained))
+        assert (travelled.horizon, travelled.test_horizon) == (20, 60)
+        jax.tree.map(np.testing.assert_array_equal, travelled.metrics(theta, KEY), measured[0])
 
 
 @pytest.mark.parametrize(

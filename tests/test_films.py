@@ -99,7 +99,7 @@ class Painter(CliffEnv):
 
 
 def test_an_environment_of_gymnasium_is_filmed_until_it_ends():
-    pool = GymPool(Painter, horizon=20)
+    pool = GymPool(Painter, horizon=1, test_horizon=20)
     film = pool.film(np.full((1, 1), 0.5), 0, steps=20, every=1, size=(8, 6))
     assert film.seconds == 0.05
     assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
@@ -144,7 +144,7 @@ class Robot:
 
 
 def test_an_environment_in_jax_is_filmed_until_it_ends():
-    pool = nres.JaxPool(nres.systems.BraxEnvironment(Robot(), horizon=9))
+    pool = nres.JaxPool(nres.systems.BraxEnvironment(Robot(), horizon=1, test_horizon=9))
     film = pool.film(jnp.full((1, 1), 0.5), 0, steps=9, every=1, size=(8, 6))
     assert film.seconds == 0.1
     assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
