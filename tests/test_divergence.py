@@ -1,6 +1,8 @@
 """Runs that diverge, runs that only seem to, and a sigma that changes the loss."""
 
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 import nres
 from helpers import THETA, Wave, as_file, as_users_run, invoke
 from nres import runs
+from nres.cli.outcome import large_noise
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(8)
@@ -129,6 +132,14 @@ class Steep(nres.System):
 
     def initial_theta(self, key):
         return jnp.ones(3)
+
+
+def test_losses_of_different_rewards_are_not_compared():
+    metrics = {"eval/loss": np.array([-0.9]), "loss": np.array([0.1])}
+    for options, told in (({}, 1), ({"shift": 1.0}, 0), ({"test_horizon": 50}, 0)):
+        settings = SimpleNamespace(sigma="0.1", options=options)
+        run: Any = SimpleNamespace(settings=settings, metrics=metrics)
+        assert len(large_noise(run)) == told
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import pickle
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -281,6 +282,40 @@ def test_wrong_numbers_of_steps_are_refused(kind, name):
         for which in ("horizon", "test_horizon"):
             with raises_naming(ValueError, "500", f"{which}=501"):
                 kind(name, **{which: 501})
+
+
+class Changing:
+    """An environment with Brax's interface, whose state gains an entry in a step."""
+
+    action_size = 1
+
+    def reset(self, key):
+        return Stepped(jnp.ones(1), jnp.zeros(()), jnp.zeros(()), {"a": jnp.zeros(())})
+
+    def step(self, state, action):
+        return Stepped(state.obs, state.reward, state.done, {"b": jnp.zeros(())})
+
+
+@flax.struct.dataclass
+class Stepped:
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    metrics: dict
+
+
+def test_a_state_that_changes_its_structure_is_refused():
+    with raises_naming(ValueError, "Changing", "structure"):
+        BraxEnvironment(Changing(), horizon=3)
+
+
+def test_theta_must_fit_the_actions_and_the_moments():
+    system = GymnaxEnvironment("CartPole-v1", horizon=3)
+    with raises_naming(ValueError, 5, "action", 2):
+        nres.evaluate(system, jnp.zeros((5, 4)), KEY, episodes=1)
+    system = GymnaxEnvironment("CartPole-v1", horizon=3, normalise=True)
+    with raises_naming(ValueError, "normalise", "observations"):
+        nres.evaluate(system, jnp.zeros((2, 4)), KEY, episodes=1)
 
 
 def wrapped():

@@ -86,6 +86,12 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert "nres[video]" in refused.stderr
 
 
+def test_an_animation_is_not_faster_than_browsers_show(tmp_path):
+    save(FRAMES, tmp_path / "film.gif", 0.008)
+    with Image.open(tmp_path / "film.gif") as film:
+        assert film.info["duration"] == 20
+
+
 class Painter(CliffEnv):
     """An environment whose picture is as bright as it is far, and whose episodes end."""
 
@@ -100,7 +106,7 @@ class Painter(CliffEnv):
 
 def test_an_environment_of_gymnasium_is_filmed_until_it_ends():
     pool = GymPool(Painter, horizon=1, test_horizon=20)
-    film = pool.film(np.full((1, 1), 0.5), 0, steps=20, every=1, size=(8, 6))
+    film = pool.film(np.full((1, 1), 0.5), -1, steps=20, every=1, size=(8, 6))
     assert film.seconds == 0.05
     assert [frame.shape for frame in film.frames] == [(6, 8, 3)] * 3
     assert [frame.max() for frame in film.frames] == [0, 50, 100]

@@ -1,10 +1,12 @@
 """Environments of gymnasium: early ends, processes, snapshots, and faults."""
 
+import copy
 import functools
 import os
 import signal
 import time
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +121,49 @@ def test_snapshots_are_found_and_continued_exactly(name):
     again = estimator.estimate(theta, old)
     np.testing.assert_array_equal(again.grad, first.grad)
     np.testing.assert_array_equal(estimator.estimate(theta, again.state).grad, then.grad)
+
+
+class Shaken(CliffEnv):
+    """A `Cliff` that the wind shakes in every step."""
+
+    def step(self, action):
+        return super().step(action + 0.1 * self.np_random.standard_normal(1))
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        return super().reset()
+
+
+@pytest.mark.parametrize(
+    "make", [Shaken, lambda: gymnasium.wrappers.StickyAction(gymnasium.make("Pendulum-v1"), 0.5)]
+)
+def test_snapshots_contain_the_random_generator(make):
+    pool = GymPool(make, horizon=30)
+    theta = np.zeros((2, 3, *np.shape(pool.initial_theta(KEY))))
+    keys, start = np.arange(6, dtype=np.uint32).reshape(3, 2), np.zeros(3, np.int32)
+    old = pool.advance(None, theta, keys, start, 10).state
+    then = pool.advance(old, theta, keys, start + 10, 10)
+    again = copy.copy(pool).advance(old, theta, keys, start + 10, 10)
+    np.testing.assert_array_equal(then.loss, again.loss)
+    # Members of a pair share every random number.
+    np.testing.assert_array_equal(then.loss[0], then.loss[1])
+
+
+def test_wrappers_that_remember_more_than_numbers_have_no_snapshots():
+    def delayed():
+        return gymnasium.wrappers.DelayObservation(gymnasium.make("Pendulum-v1"), 12)
+
+    assert not GymPool(delayed, horizon=30).can_fork
+
+
+@pytest.mark.usefixtures("unchecked_types")
+def test_every_lane_needs_an_environment_of_its_own():
+    env = gymnasium.make("CartPole-v1")
+    with raises_naming(TypeError, "env", "TimeLimit", "function"):
+        GymPool(env)
+    pool = GymPool(lambda: env, horizon=30)
+    with raises_naming(ValueError, "same environment"):
+        nres.evaluate(pool, pool.initial_theta(KEY), KEY, episodes=2)
 
 
 def test_environments_without_snapshots():

@@ -56,6 +56,33 @@ def test_any_function_as_policy():
     )
 
 
+def test_functions_are_compiled_for_few_numbers_of_lanes(compilations):
+    policy = policies.Function(lambda theta, x: theta @ x, lambda key: jnp.zeros((2, 3)))
+    rng = np.random.default_rng(0)
+    thetas, observations = rng.normal(size=(8, 2, 3)), rng.normal(size=(8, 3))
+    whole = policy.act(thetas, observations)
+    np.testing.assert_allclose(whole, np.einsum("lij,lj->li", thetas, observations), rtol=1e-5)
+    compilations.clear()
+    for count in (7, 6, 5):
+        found = policy.act(thetas[:count], observations[:count])
+        np.testing.assert_array_equal(found, whole[:count])
+    assert not compilations
+
+
+def test_the_gates_of_a_recurrent_policy_have_finite_derivatives():
+    policy = policies.GRU(1, 1, 2)
+    theta = jax.tree.map(lambda x: jnp.full((1, *x.shape), -200.0), policy.initial_theta(KEY))
+    loss = lambda theta: policy.act(theta, jnp.ones((1, 1)), jnp.ones((1, 2)))[0].sum()  # noqa: E731
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.grad(loss)(theta)))
+
+
+@pytest.mark.usefixtures("unchecked_types")
+@pytest.mark.parametrize("policy", [5, policies.Linear, lambda theta, x: x])
+def test_what_is_no_policy_is_refused(policy):
+    with raises_naming(TypeError, "policy", "initial_theta"):
+        MujocoPool("swimmer", policy)
+
+
 @pytest.mark.parametrize(
     ("make", "culprits"),
     [

@@ -46,6 +46,17 @@ def test_the_larger_policy():
     assert not any(layer["bias"].any() for layer in theta)
 
 
+def test_policies_that_the_paper_does_not_have():
+    plain = MujocoPool("halfcheetah", variance=0.03)
+    normalised = MujocoPool("halfcheetah", variance=0.03, normalise=True)
+    theta = policy_start(normalised, 1)
+    np.testing.assert_array_equal(theta["policy"], policy_start(plain, 1))
+    assert theta["observations"].count == 0
+    normalised.check(theta)
+    recurrent = MujocoPool("halfcheetah", "gru:4")
+    recurrent.check(policy_start(recurrent, 1))
+
+
 def test_the_learned_optimizer_has_the_papers_weights():
     system = runs.SYSTEMS["learned-optimizer"].make(model_seed=88, horizon=1)
     theta = np.asarray(optimizer_start(system, 2))

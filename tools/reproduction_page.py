@@ -31,7 +31,7 @@ _VERDICTS = {
 }
 _GRADES = {
     HOLDS: ("holds", "hold"),
-    DIFFERS: ("differs in size", "differ in size"),
+    DIFFERS: ("holds in part or differs in size", "hold in part or differ in size"),
     FAILS: ("fails", "fail"),
     UNKNOWN: ("is not established", "are not established"),
     NOT_RUN: ("is not measured yet", "are not measured yet"),

@@ -21,6 +21,8 @@ SMALLEST_VARIANCE = 1e-8
 LARGEST = 10.0
 # The entries of an actor's state that add up observations.
 _SEEN = ("count", "first", "second")
+# The entries of parameters with moments.
+_MOMENTS = ("policy", "observations")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,10 @@ class Actor:
 
     def initial_theta(self, key: Key[Array, ""]) -> Theta:
         """Return the parameters to start from."""
-        theta = self.policy.initial_theta(key)
+        return self.with_moments(self.policy.initial_theta(key))
+
+    def with_moments(self, theta: Theta) -> Theta:
+        """Return parameters of the policy with moments of no observations, if it needs moments."""
         if not self.normalise:
             return theta
         return {"policy": theta, "observations": Moments.empty(self.observations)}
@@ -64,6 +69,7 @@ class Actor:
             thetas: The parameters, with an axis of lanes in front of every leaf.
             like: An observation of each lane, for its kind of array and its precision.
         """
+        self._check_moments(thetas)
         xp, state = namespace(like), {}
         if self.memory:
             state["memory"] = xp.zeros((like.shape[0], self.memory), like.dtype)
@@ -79,6 +85,13 @@ class Actor:
             state["count"] = xp.zeros(like.shape[0], like.dtype)
             state |= {name: xp.zeros_like(like) for name in ("first", "second")}
         return state
+
+    def _check_moments(self, thetas: PyTree) -> None:
+        if self.normalise and not (isinstance(thetas, dict) and {*thetas} == {*_MOMENTS}):
+            raise ValueError(
+                "with normalise=True, theta is a dictionary with the entries policy and "
+                "observations, as from initial_theta."
+            )
 
     def act(
         self, thetas: PyTree, state: dict[str, Any], observations: Float[Any, "lanes observations"]

@@ -204,7 +204,8 @@ class GRU:
         xp, size = namespace(observations), self.memory
         given = _product(thetas["input"], observations) + thetas["bias"]
         kept = _product(thetas["memory"], memory)
-        gates = 1 / (1 + xp.exp(-(given[:, : 2 * size] + kept[:, : 2 * size])))
+        # The logistic function, in the form whose derivative is finite everywhere.
+        gates = 0.5 + 0.5 * xp.tanh(0.5 * (given[:, : 2 * size] + kept[:, : 2 * size]))
         update, reset = gates[:, :size], gates[:, size:]
         new = xp.tanh(given[:, 2 * size :] + reset * kept[:, 2 * size :])
         memory = update * memory + (1 - update) * new
@@ -235,8 +236,14 @@ class Function:
         return self.initial(key)
 
     def act(self, thetas, observations):
-        actions = self._lanes(thetas, observations)
-        return actions if namespace(observations) is jnp else np.asarray(actions, np.float64)
+        if namespace(observations) is jnp:
+            return self._lanes(thetas, observations)
+        # Fewer and fewer lanes act as episodes end, and every number of lanes is compiled.
+        count = len(observations)
+        size = 1 << (count - 1).bit_length()
+        lanes = np.minimum(np.arange(size), count - 1)
+        padded = jax.tree.map(lambda x: np.asarray(x)[lanes], (thetas, observations))
+        return np.asarray(self._lanes(*padded), np.float64)[:count]
 
 
 def _product(matrices: Any, vectors: Any) -> Any:
@@ -269,8 +276,17 @@ def as_policy(
 
     Raises:
         ValueError: If the text names no policy.
+        TypeError: If it is neither text nor a policy.
     """
     if not isinstance(policy, str):
+        if isinstance(policy, type) or not (
+            callable(getattr(policy, "act", None))
+            and callable(getattr(policy, "initial_theta", None))
+        ):
+            raise TypeError(
+                "policy must be text, for example 'linear', or an object with act and "
+                f"initial_theta, for example an nres.policies.Function; got {policy!r}."
+            )
         return policy
     given = {} if variance is None else {"variance": variance}
     if variance is not None:

@@ -63,8 +63,8 @@ def all_checks(claims: Sequence[Claim], ranking: Ranking) -> tuple[Check, ...]:
         if isinstance(claim, Slower) and ranking.axis == "seconds" and claim.axis is None:
             for axis in ("total_steps", "sequential_steps"):
                 check = checked(dataclasses.replace(claim, axis=axis, factor=1.0), ranking)
-                grade = NOT_RUN if check.grade == NOT_RUN else SHOWN
-                found.append(dataclasses.replace(check, paper="", grade=grade))
+                if check.grade != NOT_RUN:
+                    found.append(dataclasses.replace(check, paper="", grade=SHOWN))
     return tuple(found)
 
 
@@ -115,17 +115,22 @@ class Slower:
         if missing:
             count = ranking.arrived(self.than)
             text += f"; {count} of {len(ranking.runs[self.than])} seeds of {self.than} reach it"
+            most = ranking.most(self.name, self.than, self.axis)
+            if most is not None:
+                text += f", at most {times(most)} over all {len(ratios)} seeds"
         if (self.axis or ranking.axis) == "seconds" and len(ranking.machines(*self.names)) > 1:
             return f"{text}; on different machines", UNKNOWN
         return text, self._grade(found, paper, never, bool(missing))
 
     def _without_ratios(self, ranking: Ranking) -> tuple[str, str]:
         seeds = len(ranking.runs[self.than])
-        if min(ranking.reached(self.than)) == 0:
+        if ranking.starts_below(self.than):
             return f"{self.than} starts below the level", FAILS
         if there := ranking.arrived(self.than):
             text = f"{there} of {seeds} seeds of {self.than} reach the level"
             return f"{text}, none of them in common", UNKNOWN
+        if not ranking.arrived(self.name):
+            return f"neither {self.than} nor {self.name} reaches the level", UNKNOWN
         return f"{self.than} never reaches the level", FAILS if seeds >= ENOUGH else UNKNOWN
 
     def _grade(self, found: Estimate, paper: float, never: bool, missing: bool) -> str:
@@ -173,12 +178,17 @@ class Never:
             return f"{text} (paper: {ranking.budgets[self.name]:,} updates)", UNKNOWN
         if not any(map(ranking.arrived, ranking.runs)):
             return f"{text}; nor does any other method", UNKNOWN
-        return text, HOLDS
+        return text, HOLDS if enough(ranking, self.name) else UNKNOWN
 
 
 STEPS = "total_steps"
-# The number of seeds from which on it counts as established that a method does not arrive.
+# The number of seeds from which on something counts as established without a test over seeds.
 ENOUGH = 3
+
+
+def enough(ranking: Ranking, *names: str) -> bool:
+    """Return whether all of these methods have enough seeds, or no randomness."""
+    return all(len(ranking.runs[n]) >= ENOUGH or n in ranking.fixed for n in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,11 +225,12 @@ class Reaches:
             if there > len(steps) / 2:
                 return text, DIFFERS
             return text, FAILS if len(steps) >= ENOUGH else UNKNOWN
+        holds = HOLDS if enough(ranking, self.name) else UNKNOWN
         if self.paper is None:
-            return mean(steps), HOLDS
+            return mean(steps), holds
         factor = float(np.mean(steps)) / self.paper
         text = f"{mean(steps)}; {factor:.2g} of the paper's"
-        return text, HOLDS if 1 / BAND <= factor <= BAND else DIFFERS
+        return text, holds if 1 / BAND <= factor <= BAND else DIFFERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,10 +256,16 @@ class Sooner:
         reached = {name: ranking.reached(name, axis) for name in self.order}
         text = "; ".join(f"{name} {mean(reached[name])}" for name in self.order)
         known = {name: ranking.at_least(name, axis) for name in self.order}
+
+        def tested(first: str, second: str) -> Estimate:
+            found = paired_ratio(ranking, known, second, first)
+            # Of a run that never arrives, it is only known that it takes longer than it lasts.
+            late = {n: ranking.arrived(n) < len(ranking.runs[n]) for n in (first, second)}
+            low, high = 0.0 if late[first] else found.low, math.inf if late[second] else found.high
+            return dataclasses.replace(found, low=low, high=high)
+
         pairs = itertools.pairwise(self.order)
-        return in_order(
-            [(f"{a} and {b}", paired_ratio(ranking, known, b, a)) for a, b in pairs], text
-        )
+        return in_order([(f"{a} and {b}", tested(a, b)) for a, b in pairs], text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +293,7 @@ class NoSlower:
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         known = {name: ranking.at_least(name, self.axis) for name in self.names}
-        if min(known[self.than]) == 0:
+        if ranking.starts_below(self.than):
             return f"{self.than} starts below the level", UNKNOWN
         found = paired_ratio(ranking, known, self.name, self.than)
         # Where a method never arrives, the ratio is only a bound.
@@ -319,7 +336,7 @@ class NearBest:
         text = "; ".join(f"{name}: {mean(reached[name])}" for name in self.names)
         means = {name: float(np.mean(reached[name])) for name in self.names}
         best = min(means.values())
-        if math.isinf(best):
+        if math.isinf(best) or not enough(ranking, *self.names):
             return text, UNKNOWN
         return text, HOLDS if means[self.name] < BAND * best else DIFFERS
 

@@ -196,7 +196,8 @@ LANDSCAPE = PaperFigure(
     "gpu",
     _landscape,
     lambda: [_UPDATES, _POINTS, _REACH, pes_settings(_SYSTEM).to_json()],
-    "The loss is smooth at fresh initial parameters, and jagged along the way of a training run.",
+    "The loss is smooth at fresh initial parameters. Along the way of a training run, it is jagged "
+    "at some places and not at others.",
 )
 LEARNED = PaperFigure(
     "",

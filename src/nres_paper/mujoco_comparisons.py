@@ -83,9 +83,9 @@ MUJOCO_COMPARISONS: Mapping[str, Comparison] = {
             Never("TES"),
         ),
         remark="The initial parameters are the paper's. Its runs of PES made 30,000 updates, 3.6e8 "
-        "steps; two seeds of PES make 6,000 here, and one makes 30,000. NRES and FullES estimate "
-        "the gradient of the same loss, with the same learning rate and as many steps per update. "
-        "NRES alone has hysteresis, because parameters change during its episodes.",
+        "steps; two seeds of PES make 6,000 here, and one with 30,000 is planned. NRES and FullES "
+        "estimate the gradient of the same loss, with the same learning rate and as many steps per "
+        "update. NRES alone has hysteresis, because parameters change during its episodes.",
         **_HALFCHEETAH,
     ),
     "halfcheetah-mlp": Comparison(

@@ -143,7 +143,24 @@ class Ranking:
         """
         times = {than: self.reached(than, axis), name: self.at_least(name, axis)}
         pairs = self.paired(name, than, times)
-        return [mine / other if 0 < other < math.inf else math.nan for mine, other in pairs]
+        if self.starts_below(than):
+            return [math.nan for _ in pairs]
+        return [mine / other if other < math.inf else math.nan for mine, other in pairs]
+
+    def most(self, name: str, than: str, axis: str | None = None) -> float | None:
+        """Return an upper bound of the mean ratio over all seeds, or `None`.
+
+        The other method counts with its full length where it never arrives.
+        """
+        times = {than: self.at_least(than, axis), name: self.reached(name, axis)}
+        pairs = self.paired(name, than, times)
+        if self.starts_below(than) or any(math.isinf(mine) for mine, _ in pairs):
+            return None
+        return estimate([mine / other for mine, other in pairs]).middle
+
+    def starts_below(self, name: str) -> bool:
+        """Return whether a seed is at the level from the start."""
+        return any(run.values[0] <= self.level for run in self.runs[name])
 
     def ratio(self, name: str, than: str = REFERENCE) -> float:
         """Return the median ratio: infinite if a method mostly misses the level.

@@ -38,8 +38,8 @@ def _sweep(name: str, comparison: Comparison) -> Comparison:
     return dataclasses.replace(
         comparison,
         label="",
-        claim="No method gains much from a learning rate three times smaller or larger than its "
-        "preset, which is the paper's.",
+        claim="The question is whether a method gains much from a learning rate three times "
+        "smaller or larger than its preset, which is the paper's.",
         runs=runs,
         claims=tuple(claims),
         seeds=comparison.seeds[: _SEEDS.get(name, 1)],

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from nres_paper.claims import in_order, paired_ratio
+from nres_paper.claims import enough, in_order, paired_ratio
 from nres_paper.grades import FAILS, HOLDS, NEAR, NOT_THERE, UNKNOWN, spread
 from nres_paper.ranking import Ranking, estimate
 
@@ -29,6 +29,8 @@ class Attains:
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         best = ranking.least(self.name)
         text = f"{np.mean(best):.4g}" + spread(best, "{:.4g}")
+        if not enough(ranking, self.name):
+            return text, UNKNOWN
         return text, HOLDS if max(best) <= self.paper else FAILS
 
 

@@ -75,14 +75,16 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
     ),
     "walk-humanoid": _in_mujoco("Humanoid", -6.0, updates=120, every=6),
     "walk-brax-ant": Comparison(
-        claim="A linear policy solves Ant in Brax with NRES, sooner than with FullES.",
+        claim="The aim is that a linear policy solves Ant in Brax with NRES, sooner than with "
+        "FullES.",
         system="brax:ant",
         runs={"NRES": _nres(600, 30), "FullES": _fulles(24, 1, seeds=1)},
         level=-3.58,
         **_BRAX,
     ),
     "walk-brax-halfcheetah": Comparison(
-        claim="A linear policy solves HalfCheetah in Brax with NRES, sooner than with FullES.",
+        claim="The aim is that a linear policy solves HalfCheetah in Brax with NRES, sooner than "
+        "with FullES.",
         system="brax:halfcheetah",
         runs={"NRES": _nres(1000, 50), "FullES": _fulles(60, 3)},
         level=-3.43,

@@ -135,8 +135,11 @@ def losses(run: Run, made: int | None = None) -> list[str]:
 def large_noise(run: Run) -> list[str]:
     """Return a note if the noise at least doubles the loss."""
     metrics = run.metrics
+    options = run.settings.options
     if run.settings.sigma is None or LOSS not in metrics:
         return []
+    if options.get("shift") or options.get("test_horizon"):
+        return []  # the two losses are not about the same rewards or episodes
     both = np.isfinite(metrics[LOSS]) & np.isfinite(metrics[TRAINING_LOSS])
     if not both.any():
         return []

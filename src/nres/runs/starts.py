@@ -40,10 +40,12 @@ def _matrices(
 
 
 def policy_start(pool: MujocoPool, seed: int) -> Theta:
-    """Return the initial parameters of a linear policy or a perceptron.
+    """Return the initial parameters of a policy.
+
+    Linear policies and perceptrons begin as in the paper, which has no others.
 
     Args:
-        pool: The task, with a policy that is named by text.
+        pool: The task.
         seed: The seed of the initial parameters.
     """
     policy = pool.policy
@@ -52,15 +54,14 @@ def policy_start(pool: MujocoPool, seed: int) -> Theta:
     elif isinstance(policy, MLP):
         sizes = policy.sizes
     else:
-        raise TypeError(f"a start seed needs a linear policy or a perceptron, got {policy!r}.")
+        return pool.initial_theta(jax.random.key(seed))
     shapes = list(itertools.pairwise(sizes))
     weights = [
         math.sqrt(policy.variance / inputs) / _TRUNCATED * matrix.T
         for matrix, (inputs, _) in zip(_matrices(seed, shapes), shapes, strict=True)
     ]
-    if isinstance(policy, Linear):
-        return weights[0]
-    return [{"weight": weight, "bias": jnp.zeros(weight.shape[0])} for weight in weights]
+    theta: Theta = [{"weight": weight, "bias": jnp.zeros(weight.shape[0])} for weight in weights]
+    return pool.actor.with_moments(weights[0] if isinstance(policy, Linear) else theta)
 
 
 def optimizer_start(system: LearnedOptimizerSystem, seed: int) -> Theta:

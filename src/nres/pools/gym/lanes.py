@@ -37,8 +37,13 @@ class Lane:
                 self.env = gymnasium.make(env, disable_env_checker=True, **options)
             except (gymnasium.error.Error, ModuleNotFoundError) as error:
                 raise ValueError(f"gymnasium cannot make {env!r}: {error}") from error
-        else:
+        elif callable(env):
             self.env = env(**options)
+        else:
+            raise TypeError(
+                "env must be the id of an environment, or a function that makes a new one, got "
+                f"{env!r}."
+            )
         spaces = gymnasium.spaces
         self.space = self.env.observation_space
         # The general function takes longer than a step of many environments.
@@ -87,6 +92,11 @@ class Lanes:
     ):
         self.actor = actor
         self.lanes = [Lane(make, clip) for _ in range(count)]
+        if len({id(lane.env.unwrapped) for lane in self.lanes}) < count:
+            raise ValueError(
+                f"{make[0]!r} returns the same environment every time, but every lane needs its "
+                "own: make a new one in each call."
+            )
         self.snapshots = snapshots
         self.observation = np.zeros((count, self.lanes[0].observations))
         self.ended = np.zeros(count, bool)

@@ -31,7 +31,8 @@ class GymPool(PolicyPool):
 
     Every lane has its own environment, which is reset only when its worker begins an episode, with
     a seed that belongs to that worker and episode. A terminated or truncated episode is absorbed
-    until its worker begins the next. States can be copied and saved if the environment has
+    until its worker begins the next. An environment that fails, or returns numbers that are not
+    finite, ends the run with an error. States can be copied and saved if the environment has
     `get_state()`, which returns an array of numbers, and `set_state(array)`, or if the numbers in
     its attributes, its random generator and its MuJoCo simulation are all of its state, which is
     tried out. That holds for gymnasium's classic control and for its planar robots. Otherwise `TES`
@@ -140,7 +141,7 @@ class GymPool(PolicyPool):
         """End the processes and close the environments."""
         for host in self._hosts:
             host.close()
-        self._hosts = []
+        self._hosts, self._serial = [], -1
 
     def advance(
         self,

@@ -53,7 +53,7 @@ def film_episode(
         raise PoolError(f"the environment takes no render_mode: {first_line(error)}") from error
     thetas = jax.tree.map(lambda x: np.asarray(x, np.float64)[None], theta)
     try:
-        observation = lane.reset(seed)[None]
+        observation = lane.reset(seed % 2**32)[None]
         acting = actor.begin(thetas, observation)
         for t in range(steps):
             if t % every == 0:

@@ -9,30 +9,50 @@ import numpy as np
 
 # The environments and wrappers whose attributes are known to hold nothing but numbers that matter.
 # Others might keep something in a list or an object that shows only many steps later.
-KNOWN = ("gymnasium.envs.classic_control.", "gymnasium.envs.mujoco.", "gymnasium.wrappers.")
+KNOWN = ("gymnasium.envs.classic_control.", "gymnasium.envs.mujoco.")
+KNOWN_WRAPPERS = (
+    *("TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "TimeAwareObservation", "StickyAction"),
+    *("ClipAction", "RescaleAction", "ClipReward", "RescaleObservation", "FlattenObservation"),
+    *("DtypeObservation", "ReshapeObservation", "FilterObservation"),
+)
+# A random generator's state as numbers: four words each for two large integers, and two more.
+_WORDS, _GENERATOR = 4, 10
 # The numbers of steps before a snapshot and after it, when it is tried out.
 _STEPS = 5
 
 
 class Snapshots(abc.ABC):
-    """A way to take an environment's state as a row of numbers, and to put it back."""
+    """A way to take an environment's state as a row of numbers, and to put it back.
 
-    @abc.abstractmethod
+    The state of the random generator is part of it.
+    """
+
     def take(self, env: Any) -> np.ndarray:
         """Return the state as a row of numbers."""
+        return np.concatenate([self.take_rest(env), _generator(env)])
 
-    @abc.abstractmethod
     def put(self, env: Any, row: np.ndarray) -> None:
         """Put an environment that has been reset into a state."""
+        size = self.take_rest(env).size
+        self.put_rest(env, row[:size])
+        _set_generator(env, row[size:])
+
+    @abc.abstractmethod
+    def take_rest(self, env: Any) -> np.ndarray:
+        """Return all but the state of the random generator."""
+
+    @abc.abstractmethod
+    def put_rest(self, env: Any, row: np.ndarray) -> None:
+        """Put back all but the state of the random generator."""
 
 
 class Own(Snapshots):
     """Snapshots by the environment's own `get_state` and `set_state`."""
 
-    def take(self, env):
+    def take_rest(self, env):
         return np.asarray(env.unwrapped.get_state(), np.float64)
 
-    def put(self, env, row):
+    def put_rest(self, env, row):
         env.unwrapped.set_state(row)
 
 
@@ -53,13 +73,13 @@ class Found(Snapshots):
     attributes: list[Attribute]
     mujoco: bool
 
-    def take(self, env):
+    def take_rest(self, env):
         layers = list(_layers(env))
         parts = [np.ravel(getattr(layers[at.layer], at.name)) for at in self.attributes]
         parts += [_simulation(layers[-1])] if self.mujoco else []
         return np.concatenate(parts).astype(np.float64)
 
-    def put(self, env, row):
+    def put_rest(self, env, row):
         layers, start = list(_layers(env)), 0
         for at in self.attributes:
             part = row[start : start + np.size(at.like)]
@@ -86,7 +106,7 @@ def snapshots_of(env: Any) -> Snapshots | None:
     inner = env.unwrapped
     if hasattr(inner, "get_state") and hasattr(inner, "set_state"):
         return Own()
-    if not all(type(layer).__module__.startswith(KNOWN) for layer in _layers(env)):
+    if not all(_is_known(type(layer)) for layer in _layers(env)):
         return None
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(2 * _STEPS)]
@@ -108,6 +128,12 @@ def snapshots_of(env: Any) -> Snapshots | None:
     snapshots.put(env, row)
     second = _walk(env, actions[_STEPS:])
     return snapshots if all(map(np.array_equal, first, second)) else None
+
+
+def _is_known(kind: type) -> bool:
+    if kind.__module__.startswith("gymnasium.wrappers."):
+        return kind.__name__ in KNOWN_WRAPPERS
+    return kind.__module__.startswith(KNOWN)
 
 
 def _walk(env: Any, actions: list[Any]) -> list[np.ndarray]:
@@ -144,6 +170,31 @@ def _holds_numbers(value: Any) -> bool:
         return value.dtype.kind in "biuf"
     values = value if isinstance(value, tuple) and value else (value,)
     return all(isinstance(x, int | float | np.number) for x in values)
+
+
+def _generator(env: Any) -> np.ndarray:
+    """Return the state of the random generator, or nothing if it is of an unusual kind."""
+    generator = getattr(env.unwrapped, "np_random", None)
+    if not isinstance(getattr(generator, "bit_generator", None), np.random.PCG64):
+        return np.empty(0)
+    state = generator.bit_generator.state
+    large = [state["state"]["state"], state["state"]["inc"]]
+    words = [number >> (32 * i) & 0xFFFFFFFF for number in large for i in range(_WORDS)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.float64)
+
+
+def _set_generator(env: Any, row: np.ndarray) -> None:
+    if row.size != _GENERATOR:
+        return  # an unusual generator, or a state that an earlier version saved
+    *words, has, last = map(int, row)
+    large = [words[:_WORDS], words[_WORDS:]]
+    state, increment = (sum(w << (32 * i) for i, w in enumerate(part)) for part in large)
+    generator = env.unwrapped.np_random.bit_generator
+    generator.state = generator.state | {
+        "state": {"state": state, "inc": increment},
+        "has_uint32": has,
+        "uinteger": last,
+    }
 
 
 def _simulation(env: Any) -> np.ndarray:

@@ -72,7 +72,7 @@ def film_episode(
     for name, value in pool.task.camera.items():
         setattr(camera, name, value)
     data = mujoco.MjData(pool.model)
-    keys = np.array([[0, seed]], np.uint32)
+    keys = np.array([[0, seed % 2**32]], np.uint32)
     thetas = jax.tree.map(lambda x: np.asarray(x)[None, None], theta)
     state: Any = pool.advance(None, thetas, keys, np.array([0]), 0).state
     frames = []
@@ -118,7 +118,7 @@ def save(frames: list[np.ndarray], path: Path, seconds: float) -> None:
     from PIL import Image
 
     if path.suffix == ".gif":
-        milliseconds = round(1000 * seconds)
+        milliseconds = max(20, round(1000 * seconds))  # browsers slow down what is faster
         images = [Image.fromarray(frame).quantize(64) for frame in frames]
         with replacing(path) as partial:
             images[0].save(

@@ -117,7 +117,12 @@ class EnvironmentSystem(System):
         def step(leaves, action, key):
             state = jax.tree.unflatten(structure, leaves)
             state, observation, reward, ended = adapter.step(state, action, key)
-            after = jax.tree.leaves(state)
+            after, found = jax.tree.flatten(state)
+            if found != structure:
+                raise ValueError(
+                    f"{name} must not change the structure of its state in a step: it changed from "
+                    f"{structure} to {found}."
+                )
             # Steps may change weak types and precisions, which a scan refuses.
             after = [jnp.asarray(x, like.dtype) for x, like in zip(after, shapes, strict=True)]
             observation = _vector(observation).astype(dtype)
@@ -171,6 +176,11 @@ class EnvironmentSystem(System):
 
     def action(self, output: Float[Array, " actions"]) -> Array:
         """Return the action that an output of the policy means."""
+        if output.size != self.actions:
+            raise ValueError(
+                f"theta gives {output.size} numbers per action, but {type(self).__name__} takes "
+                f"{self.actions}."
+            )
         if self.discrete:
             return jnp.argmax(output).astype(jnp.int32)
         action = output.reshape(self._shape)
