@@ -159,7 +159,7 @@ def run_comparison(
         say: A function that is called with a line of text before each run.
 
     Returns:
-        The runs that have results, old and new: all, or those with the first `seeds` seeds.
+        All runs of the comparison that have results, old and new.
     """
     for name in only:
         if name not in comparison.runs:
@@ -219,8 +219,7 @@ def run_comparison(
     carry_out(rest, folder, known, finished, say)
     if known:
         _store(file, known)
-    found = read_runs(file)
-    return found if seeds is None else [run for run in found if run.settings.seed in chosen]
+    return read_runs(file)
 
 
 _Plan = list[tuple[str, Settings | Auto]]
