@@ -106,9 +106,9 @@ def _timed(runs: list[FinishedRun], timing: _Timing) -> _Timed:
 
 def _places(runs: list[FinishedRun]) -> str:
     names = sorted({place(run.device) for run in runs})
-    unit = " CPU cores"
-    if all(name.endswith(unit) for name in names):
-        return " or ".join(name.removesuffix(unit) for name in names) + unit
+    unit = " CPU core"
+    if len(names) > 1 and all(unit in name for name in names):
+        return " or ".join(name.split(unit)[0] for name in names) + f"{unit}s"
     return " or ".join(names)
 
 
