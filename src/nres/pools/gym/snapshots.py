@@ -174,7 +174,7 @@ def _holds_numbers(value: Any) -> bool:
 
 def _generator(env: Any) -> np.ndarray:
     """Return the state of the random generator, or nothing if it is of an unusual kind."""
-    generator = getattr(env.unwrapped, "np_random", None)
+    generator: Any = getattr(env.unwrapped, "np_random", None)
     if not isinstance(getattr(generator, "bit_generator", None), np.random.PCG64):
         return np.empty(0)
     state = generator.bit_generator.state

@@ -117,7 +117,8 @@ class EnvironmentSystem(System):
         def step(leaves, action, key):
             state = jax.tree.unflatten(structure, leaves)
             state, observation, reward, ended = adapter.step(state, action, key)
-            after, found = jax.tree.flatten(state)
+            after: list[Any] = jax.tree.leaves(state)
+            found: Any = jax.tree.structure(state)
             if found != structure:
                 raise ValueError(
                     f"{name} must not change the structure of its state in a step: it changed from "
