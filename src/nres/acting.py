@@ -21,8 +21,6 @@ SMALLEST_VARIANCE = 1e-8
 LARGEST = 10.0
 # The entries of an actor's state that add up observations.
 _SEEN = ("count", "first", "second")
-# The entries of parameters with moments.
-_MOMENTS = ("policy", "observations")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +85,8 @@ class Actor:
         return state
 
     def _check_moments(self, thetas: PyTree) -> None:
-        if self.normalise and not (isinstance(thetas, dict) and {*thetas} == {*_MOMENTS}):
+        whole = isinstance(thetas, dict) and thetas.keys() == {"policy", "observations"}
+        if self.normalise and not whole:
             raise ValueError(
                 "with normalise=True, theta is a dictionary with the entries policy and "
                 "observations, as from initial_theta."

@@ -117,11 +117,10 @@ def evaluate(
         f"loss: {each.mean():.5g} ± {stderr:.2g} "
         f"(mean ± standard error over {episodes:,} episodes, after {updates:,} updates)"
     )
-    system = components.system
+    system, horizon = components.system, components.system.horizon
     if shift := getattr(system, "shift", 0):
         say(f"This loss contains the shift of {shift:g} per step, which the metrics do not.")
-    test_horizon = getattr(system, "test_horizon", horizon := system.horizon)
-    if test_horizon != horizon:
+    if (test_horizon := getattr(system, "test_horizon", horizon)) != horizon:
         say(f"Its episodes have {horizon:,} steps, those of the metrics {test_horizon:,}.")
     say("Metrics as evaluated during training:")
     for name, value in components.measure(theta).items():
