@@ -70,7 +70,7 @@ MUJOCO_COMPARISONS: Mapping[str, Comparison] = {
         | {
             "PES": often("pes", 6000, 50, seeds=2, budget=30_000),
             "PES, 30,000 updates": often("pes", 30_000, 100, seeds=1),
-            "TES": often("tes", 1600, 10, seeds=2),
+            "TES": often("tes", 1600, 10, seeds=3),
         },
         claims=(
             Slower("FullES", 60.0),
