@@ -73,7 +73,7 @@ def closing():
 @pytest.fixture(scope="module")
 def swimmers(cluster):
     """Makes estimators with workers in three actors, for all tests that want no more."""
-    placement, pool = Ray(actors=3, start_timeout=60), swimmer()
+    placement, pool = Ray(actors=3), swimmer()
     yield lambda make: make(pool, placement=placement)
     placement.close()
 

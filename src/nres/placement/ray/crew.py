@@ -116,8 +116,9 @@ class Crew:
             self.ray.kill(actor)
             free = self.ray.available_resources().get("CPU", 0)
             raise PoolError(
-                f"no actor started within {self.start_timeout:g} s; {free:g} processors of the Ray "
-                "cluster are free. Ask for fewer actors, or wait longer (start_timeout)."
+                f"no actor started within {self.start_timeout:g} s: the Ray cluster has no room "
+                f"for one ({free:g} processors are free), or its machines are slow. Ask for fewer "
+                "actors, or wait longer (start_timeout)."
             )
         try:
             return self.ray.get(call)

@@ -57,7 +57,8 @@ class Ray(Placement):
             contribute to a later update, with the gradient at the $\theta$ they began with, and
             contribute less often (`late` counts them). If the actors are equally fast, this only
             makes gradients noisier and slightly stale.
-        start_timeout: The number of seconds to wait for an actor to start.
+        start_timeout: The number of seconds to wait for an actor to start. Busy machines may take
+            a minute.
 
     Raises:
         PoolError: If the actors cannot be started, when an estimator is created with this
@@ -82,7 +83,7 @@ class Ray(Placement):
         cpus: int | float = 1,
         gpus: int | float = 0,
         allow_stale: bool = False,
-        start_timeout: int | float = 60,
+        start_timeout: int | float = 180,
     ):
         if make_pool is not None and not callable(make_pool):
             raise TypeError(
