@@ -228,14 +228,22 @@ def test_stragglers_are_waited_for_unless_staleness_is_allowed(cluster, closing,
     make = functools.partial(nres.PES, workers=4, window=8, sigma=fading)
     estimator = make(swimmer(), placement=placement)
     slow, gate = placement.crew.actors[1], tmp_path / "gate"
-    state = estimator.init(THETA, KEY)
-    found = [estimator.estimate(THETA, state)]
     ray.get(slow.__ray_call__.remote(lambda self: setattr(self.pools[1], "gate", gate)))
-    for _ in range(2):
-        found.append(estimator.estimate(THETA, found[-1].state))
-    state = found[-1].state
+    gate.touch()
+    state, found = estimator.init(THETA, KEY), []
+    gate.unlink()
+    opening = threading.Timer(1.0, gate.touch)
+    opening.start()
+    began = time.perf_counter()
+    for i in range(3):
+        found.append(estimator.estimate(THETA, state))
+        state = found[-1].state
+        if i == 0:  # before the first update, everybody is waited for
+            opening.join()
+            gate.unlink()
     assert [reported(e, "late") for e in found] == [0, 2, 2]
     assert [int(e.info.nonfinite) for e in found] == [0, 0, 0]
+    assert time.perf_counter() - began < 2.5
     # What is late is not lost: it is the window that was asked for then, with its noise.
     gate.touch()
     process_of(slow)  # once it has taken its steps
