@@ -12,11 +12,14 @@ import pytest
 
 import nres
 from helpers import THETA, Wave, as_file, as_users_run, invoke
-from nres import runs
+from nres import diagnostics, runs
 from nres.cli.outcome import large_noise
+from nres.log import Log
+from nres.workers import Steps
 from numpy_pool import NumpyPool
 
 KEY = jax.random.key(8)
+WHERE = ("first_nonfinite", "first_nonfinite_start", "unused_total", "unused_sequential")
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
@@ -61,6 +64,27 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     told = [str(w.message) for w in caught if issubclass(w.category, nres.NonFiniteWarning)]
     assert any("no worker" in text for text in told)
     assert "diverged" in repr(result)
+
+
+def test_a_run_that_recovers_goes_on_however_many_updates_one_call_makes():
+    """Calls of compiled code make as many updates as fit into half a second."""
+    pool = Broken()
+    estimator = nres.NRES(pool, workers=4, window=3, sigma=0.1)
+    lost = np.array([False] * 5 + [True] * 30 + [False] + [True] * 19)
+    rows = {
+        "loss": np.where(lost, np.nan, 1.0),
+        "grad_norm": np.ones(len(lost)),
+        "nonfinite": np.where(lost, 4, 0),
+        **{name: np.zeros(len(lost)) for name in diagnostics.columns(estimator.windows)},
+        **{name: np.zeros(len(lost), int) for name in WHERE},
+    }
+    log = Log(estimator, Steps(0, 0), 0, Steps(0, 0), 0.0)
+    with pytest.warns(nres.NonFiniteWarning, match="left out"):
+        log.add(rows, 1.0)
+    assert not log.diverged
+    with pytest.warns(nres.NonFiniteWarning, match="in 20 consecutive updates"):
+        log.add({name: column[-1:] for name, column in rows.items()}, 1.0)
+    assert log.diverged
 
 
 @pytest.mark.slow

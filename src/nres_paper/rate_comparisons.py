@@ -19,7 +19,7 @@ _OTHERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "swimmer": {"NRES": ("1", "10"), "PES": ("0.3", "3"), "FullES": ("0.3", "3")},
     "halfcheetah": {"NRES": ("1e-5", "1e-4"), "FullES": ("1e-5", "1e-4")},
 }
-_SEEDS = {"lorenz-es": 3, "swimmer": 3}
+_SEEDS = {"lorenz-es": 3, "swimmer": 3, "halfcheetah": 3}
 
 
 def _sweep(name: str, comparison: Comparison) -> Comparison:
