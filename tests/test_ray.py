@@ -243,7 +243,7 @@ def test_stragglers_are_waited_for_unless_staleness_is_allowed(cluster, closing,
             gate.unlink()
     assert [reported(e, "late") for e in found] == [0, 2, 2]
     assert [int(e.info.nonfinite) for e in found] == [0, 0, 0]
-    assert time.perf_counter() - began < 2.5
+    assert time.perf_counter() - began < 30  # the gate would hold them for a minute
     # What is late is not lost: it is the window that was asked for then, with its noise.
     gate.touch()
     process_of(slow)  # once it has taken its steps
