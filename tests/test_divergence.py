@@ -66,32 +66,33 @@ def test_training_stops_when_nothing_is_finite(pool, theta):
     assert "diverged" in repr(result)
 
 
-def test_a_run_that_recovers_goes_on_however_many_updates_one_call_makes():
-    """Calls of compiled code make as many updates as fit into half a second."""
-    pool = Broken()
-    estimator = nres.NRES(pool, workers=4, window=3, sigma=0.1)
-    lost = np.array([False] * 5 + [True] * 30 + [False] + [True] * 19)
-    rows = {
-        "loss": np.where(lost, np.nan, 1.0),
-        "grad_norm": np.ones(len(lost)),
-        "nonfinite": np.where(lost, 4, 0),
-        **{name: np.zeros(len(lost)) for name in diagnostics.columns(estimator.windows)},
-        **{name: np.zeros(len(lost), int) for name in WHERE},
-    }
-    log = Log(estimator, Steps(0, 0), 0, Steps(0, 0), 0.0)
-    with pytest.warns(nres.NonFiniteWarning, match="left out"):
-        log.add(rows, 1.0)
-    assert not log.diverged
-    with pytest.warns(nres.NonFiniteWarning, match="in 20 consecutive updates"):
-        log.add({name: column[-1:] for name, column in rows.items()}, 1.0)
-    assert log.diverged
+@pytest.mark.parametrize("calls", [1, 2, 50])
+def test_the_size_of_calls_does_not_decide_whether_a_run_diverges(calls):
+    """The clock decides how many updates a call of compiled code makes."""
+    estimator = nres.NRES(Broken(), workers=4, window=3, sigma=0.1)
+    for length in (19, 20):
+        lost = np.arange(50) % 30 < length
+        rows = {
+            "loss": np.where(lost, np.nan, 1.0),
+            "grad_norm": np.ones(len(lost)),
+            "nonfinite": np.where(lost, 4, 0),
+            **{name: np.zeros(len(lost)) for name in diagnostics.columns(estimator.windows)},
+            **{name: np.zeros(len(lost), int) for name in WHERE},
+        }
+        log = Log(estimator, Steps(0, 0), 0, Steps(0, 0), 0.0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for part in np.array_split(np.arange(len(lost)), calls):
+                log.add({name: column[part] for name, column in rows.items()}, 1.0)
+        assert log.diverged == (length == 20)
+        assert sum("consecutive" in str(w.message) for w in caught) == log.diverged
 
 
 @pytest.mark.slow
 def test_a_diverged_run_keeps_its_last_good_checkpoint(tmp_path):
     name = as_file(Cliff, tmp_path / "cliff.py")
     out = tmp_path / "run"
-    options = ["--sigma", 0.1, "--lr", 0.02, "--optimizer", "sgd", "--workers", 4, "--window", 3]
+    options = ["--sigma", 0.1, "--lr", 0.5, "--optimizer", "sgd", "--workers", 4, "--window", 3]
     options += ["--updates", 100_000, "--eval-every", 100_000, "--checkpoint-every", 1]
     options += ["--log-every", 1]
     result = invoke("train", name, *options, "--out", out)

@@ -3,7 +3,10 @@
 import re
 from typing import Any
 
+from rich.console import Console
+
 import reproduction_page
+from nres.cli.compare import times_table
 from nres_paper.figures import FIGURES
 from nres_paper.grades import NOT_RUN
 from nres_paper.reproduction import read_summaries
@@ -33,6 +36,32 @@ def headlines() -> str:
             ["Memory of 10,000 workers with 100,000 parameters", *_memory()],
         ],
     ).replace("---:", "---")
+
+
+def commands() -> str:
+    """Return five commands, and parts of what two of them print."""
+    summary = load("compare/comparison.json")
+    shown = [row for row in summary["methods"] if row["method"] in ("nres", "fulles")]
+    console = Console(width=100)
+    with console.capture() as printed:
+        console.print(times_table(summary | {"methods": shown}))
+    costs = "\n".join(line.rstrip() for line in printed.get().strip().splitlines())
+    (check,) = load("lorenz-surface/summary.json")["checks"]
+    claim = " │ ".join(check[part] for part in ("about", "paper", "ours", "grade"))
+    lines = [
+        _command("train lorenz --out runs/first", "fit a chaotic system, and draw the curves"),
+        _command("resume runs/first --updates 5000", "go on, or recover from a kill or a crash"),
+        _command("advise lorenz --total-steps 1e8", "choose W, N, sigma and the learning rate"),
+        _command("compare lorenz", "two of the four methods that it shows:"),
+        costs,
+        _command("reproduce lorenz-surface --out my", "check a claim of the paper:"),
+        f"│ {claim} │",
+    ]
+    return "\n```console\n" + "\n".join(lines) + "\n```\n"
+
+
+def _command(arguments: str, purpose: str) -> str:
+    return f"$ nres {arguments:34}# {purpose}"
 
 
 def verdicts() -> str:
@@ -112,4 +141,4 @@ def _memory() -> tuple[str, str]:
     )
 
 
-PARTS = (headlines, verdicts)
+PARTS = (headlines, commands, verdicts)

@@ -126,13 +126,16 @@ class Log:
     def _count_hopeless(self, nonfinite: np.ndarray, loss: np.ndarray) -> None:
         """Count the latest consecutive updates without a finite contribution."""
         lost = (nonfinite > 0) & np.isnan(loss)  # the loss is a mean over the finite workers
-        # A run that recovers within one call of compiled code goes on, however long the call was.
-        self.hopeless = self.hopeless + len(lost) if lost.all() else int(np.argmin(lost[::-1]))
-        if self.hopeless >= self.patience and not self.diverged:
+        # The lengths of all stretches; the first may have begun in an earlier call.
+        ends = np.flatnonzero(np.append(~lost, True))
+        lengths = np.diff(ends, prepend=-1) - 1
+        lengths[0] += self.hopeless
+        self.hopeless = int(lengths[-1])
+        if lengths.max() >= self.patience and not self.diverged:
             self.diverged = True
             warnings.warn(
                 f"{self.prefix}training stopped at update {self.update + len(lost)}: no worker "
-                f"gave a finite loss or gradient in {self.hopeless} consecutive updates. Smaller "
+                f"gave a finite loss or gradient in {lengths.max()} consecutive updates. Smaller "
                 "steps (learning rate, sigma) or a bounded loss may help.",
                 NonFiniteWarning,
                 stacklevel=users_level(),

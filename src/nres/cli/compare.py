@@ -135,7 +135,7 @@ def compare(
     comparison_figure(drawn, summary["measured"].replace("_", " "), folder / "figure.png")
     write_json(folder / COMPARISON_FILE, summary)
     if not quiet:
-        console.print(_losses(summary), _times(summary))
+        console.print(_losses(summary), times_table(summary))
         say(f"Comparison: {folder}", console)
 
 
@@ -225,7 +225,7 @@ def _times_longer(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
-def _times(summary: dict[str, Any]) -> Table:
+def times_table(summary: dict[str, Any]) -> Table:
     """Return a table of the cost at which each method first reached the level."""
     measured = summary["measured"].replace("_", " ")
     reference = DISPLAY_NAMES[summary["reference"]]
