@@ -134,9 +134,18 @@ class Shaken(CliffEnv):
         return super().reset()
 
 
-@pytest.mark.parametrize(
-    "make", [Shaken, lambda: gymnasium.wrappers.StickyAction(gymnasium.make("Pendulum-v1"), 0.5)]
-)
+class Framed(Shaken):
+    """A `Shaken` whose state is a matrix."""
+
+    def get_state(self):
+        return super().get_state().reshape(1, -1)
+
+    def set_state(self, state):
+        (row,) = state
+        super().set_state(row)
+
+
+@pytest.mark.parametrize("make", [Shaken, Framed])
 def test_snapshots_contain_the_random_generator(make):
     pool = GymPool(make, horizon=30)
     theta = np.zeros((2, 3, *np.shape(pool.initial_theta(KEY))))
@@ -149,11 +158,15 @@ def test_snapshots_contain_the_random_generator(make):
     np.testing.assert_array_equal(then.loss[0], then.loss[1])
 
 
-def test_wrappers_that_remember_more_than_numbers_have_no_snapshots():
-    def delayed():
-        return gymnasium.wrappers.DelayObservation(gymnasium.make("Pendulum-v1"), 12)
+@pytest.mark.parametrize(
+    ("wrapper", "argument"),
+    [(gymnasium.wrappers.DelayObservation, 12), (gymnasium.wrappers.StickyAction, 0.25)],
+)
+def test_wrappers_that_remember_more_than_numbers_have_no_snapshots(wrapper, argument):
+    def make():
+        return wrapper(gymnasium.make("Reacher-v5"), argument)
 
-    assert not GymPool(delayed, horizon=30).can_fork
+    assert not GymPool(make, horizon=30).can_fork
 
 
 @pytest.mark.usefixtures("unchecked_types")

@@ -11,8 +11,8 @@ import numpy as np
 # Others might keep something in a list or an object that shows only many steps later.
 KNOWN = ("gymnasium.envs.classic_control.", "gymnasium.envs.mujoco.")
 KNOWN_WRAPPERS = (
-    *("TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "TimeAwareObservation", "StickyAction"),
-    *("ClipAction", "RescaleAction", "ClipReward", "RescaleObservation", "FlattenObservation"),
+    *("TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "TimeAwareObservation", "ClipAction"),
+    *("RescaleAction", "ClipReward", "RescaleObservation", "FlattenObservation"),
     *("DtypeObservation", "ReshapeObservation", "FilterObservation"),
 )
 # A random generator's state as numbers: four words each for two large integers, and two more.
@@ -50,10 +50,10 @@ class Own(Snapshots):
     """Snapshots by the environment's own `get_state` and `set_state`."""
 
     def take_rest(self, env):
-        return np.asarray(env.unwrapped.get_state(), np.float64)
+        return np.ravel(env.unwrapped.get_state()).astype(np.float64)
 
     def put_rest(self, env, row):
-        env.unwrapped.set_state(row)
+        env.unwrapped.set_state(row.reshape(np.shape(env.unwrapped.get_state())))
 
 
 class Attribute(NamedTuple):
