@@ -59,14 +59,14 @@ def test_any_function_as_policy():
 def test_functions_are_compiled_for_few_numbers_of_lanes(compilations):
     policy = policies.Function(lambda theta, x: theta @ x, lambda key: jnp.zeros((2, 3)))
     rng = np.random.default_rng(0)
-    thetas, observations = rng.normal(size=(8, 2, 3)), rng.normal(size=(8, 3))
+    thetas, observations = rng.normal(size=(32, 2, 3)), rng.normal(size=(32, 3))
     whole = policy.act(thetas, observations)
     np.testing.assert_allclose(whole, np.einsum("lij,lj->li", thetas, observations), rtol=1e-5)
     compilations.clear()
-    for count in (7, 6, 5):
+    for count in range(31, 16, -1):
         found = policy.act(thetas[:count], observations[:count])
         np.testing.assert_array_equal(found, whole[:count])
-    assert not compilations
+    assert len(compilations) == 3  # 20, 24 and 28 lanes
 
 
 def test_the_gates_of_a_recurrent_policy_have_finite_derivatives():

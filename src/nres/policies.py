@@ -238,12 +238,16 @@ class Function:
     def act(self, thetas, observations):
         if namespace(observations) is jnp:
             return self._lanes(thetas, observations)
-        # Fewer and fewer lanes act as episodes end, and every number of lanes is compiled.
+        # Fewer and fewer lanes act as episodes end, and every number of lanes is compiled. So
+        # there are four numbers between two powers of two.
         count = len(observations)
-        size = 1 << (count - 1).bit_length()
-        lanes = np.minimum(np.arange(size), count - 1)
-        padded = jax.tree.map(lambda x: np.asarray(x)[lanes], (thetas, observations))
-        return np.asarray(self._lanes(*padded), np.float64)[:count]
+        step = 1 << max(0, (count - 1).bit_length() - 3)
+        size = -(-count // step) * step
+        if size > count:
+            lanes = np.minimum(np.arange(size), count - 1)
+            arguments = (thetas, observations)
+            thetas, observations = jax.tree.map(lambda x: np.asarray(x)[lanes], arguments)
+        return np.asarray(self._lanes(thetas, observations), np.float64)[:count]
 
 
 def _product(matrices: Any, vectors: Any) -> Any:

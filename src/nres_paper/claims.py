@@ -22,7 +22,7 @@ from nres_paper.grades import (
     number,
     times,
 )
-from nres_paper.ranking import REFERENCE, Estimate, Ranking, estimate, p_text
+from nres_paper.ranking import ENOUGH, REFERENCE, Estimate, Ranking, estimate, p_text
 
 
 class Claim(Protocol):
@@ -95,6 +95,8 @@ class Slower:
         return about, "> " * self.more + times(self.factor) if self.factor > 1 else "longer"
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
+        if text := at_once(ranking, *self.names):
+            return text, UNKNOWN
         ratios = ranking.ratios(self.name, self.than, self.axis)
         missing = sum(map(math.isnan, ratios))
         if missing == len(ratios):
@@ -124,14 +126,12 @@ class Slower:
 
     def _without_ratios(self, ranking: Ranking) -> tuple[str, str]:
         seeds = len(ranking.runs[self.than])
-        if ranking.starts_below(self.than):
-            return f"{self.than} starts below the level", FAILS
         if there := ranking.arrived(self.than):
             text = f"{there} of {seeds} seeds of {self.than} reach the level"
             return f"{text}, none of them in common", UNKNOWN
         if not ranking.arrived(self.name):
             return f"neither {self.than} nor {self.name} reaches the level", UNKNOWN
-        return f"{self.than} never reaches the level", FAILS if seeds >= ENOUGH else UNKNOWN
+        return f"{self.than} never reaches the level", missed(ranking, self.than)
 
     def _grade(self, found: Estimate, paper: float, never: bool, missing: bool) -> str:
         if found.below and not never:
@@ -182,13 +182,23 @@ class Never:
 
 
 STEPS = "total_steps"
-# The number of seeds from which on something counts as established without a test over seeds.
-ENOUGH = 3
 
 
 def enough(ranking: Ranking, *names: str) -> bool:
     """Return whether all of these methods have enough seeds, or no randomness."""
     return all(len(ranking.runs[n]) >= ENOUGH or n in ranking.fixed for n in names)
+
+
+def missed(ranking: Ranking, name: str) -> str:
+    """Return the grade of a statement that needs a method to reach a level that it misses."""
+    known = enough(ranking, name) and not ranking.is_short(name)
+    return FAILS if known else UNKNOWN
+
+
+def at_once(ranking: Ranking, *names: str) -> str:
+    """Say which of these methods starts below the level, so that no time can be measured."""
+    below = [name for name in names if ranking.starts_below(name)]
+    return f"{' and '.join(below)} start{'s' * (len(below) == 1)} below the level" if below else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +221,8 @@ class Reaches:
         return about, "solved" if self.paper is None else number(self.paper)
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
+        if text := at_once(ranking, self.name):
+            return text, UNKNOWN
         steps = ranking.reached(self.name, self.axis)
         there = ranking.arrived(self.name)
         if there < len(steps):
@@ -224,7 +236,7 @@ class Reaches:
                 text += f" within {end}"
             if there > len(steps) / 2:
                 return text, DIFFERS
-            return text, FAILS if len(steps) >= ENOUGH else UNKNOWN
+            return text, missed(ranking, self.name)
         holds = HOLDS if enough(ranking, self.name) else UNKNOWN
         if self.paper is None:
             return mean(steps), holds
@@ -252,6 +264,8 @@ class Sooner:
         return about, f"in this order: {'; '.join(self.order)}"
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
+        if text := at_once(ranking, *self.names):
+            return text, UNKNOWN
         axis = self.axis or ranking.axis
         reached = {name: ranking.reached(name, axis) for name in self.order}
         text = "; ".join(f"{name} {mean(reached[name])}" for name in self.order)
@@ -292,9 +306,9 @@ class NoSlower:
         return f"{what} of {self.name}, relative to {self.than}", self.statement
 
     def judged(self, ranking: Ranking) -> tuple[str, str]:
+        if text := at_once(ranking, *self.names):
+            return text, UNKNOWN
         known = {name: ranking.at_least(name, self.axis) for name in self.names}
-        if ranking.starts_below(self.than):
-            return f"{self.than} starts below the level", UNKNOWN
         found = paired_ratio(ranking, known, self.name, self.than)
         # Where a method never arrives, the ratio is only a bound.
         most, least = (ranking.arrived(n) < len(ranking.runs[n]) for n in (self.than, self.name))

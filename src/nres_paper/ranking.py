@@ -13,6 +13,8 @@ from nres.runs import AXES, Evaluations, lower_median
 REFERENCE = "NRES"
 CONFIDENCE = 0.95
 """The confidence of all intervals."""
+ENOUGH = 3
+"""The number of seeds from which on something counts as established without a test over seeds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +25,12 @@ class Estimate:
     low: float
     high: float
     p: float
-    """The p-value of the hypothesis that the ratio is one; NaN for a single seed."""
+    """The p-value of the hypothesis that the ratio is one; NaN if there are too few seeds."""
     seeds: int
 
     def __str__(self) -> str:
-        if self.seeds < 2:
-            return "1 seed"
+        if math.isnan(self.p):
+            return f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         return f"{CONFIDENCE:.0%} interval {self.low:.3g} to {self.high:.3g}, {p_text(self.p)}"
 
     @property
@@ -50,11 +52,12 @@ def p_text(p: float) -> str:
 def estimate(ratios: Sequence[float]) -> Estimate:
     """Estimate a ratio from one positive ratio per seed, by a t-test on their logarithms.
 
-    With one seed there is no interval: it reaches from zero to infinity.
+    With one seed there is no interval: it reaches from zero to infinity. So it does with two whose
+    ratios are equal, which happens by chance because times are counted in evaluations.
     """
     logs = np.log(ratios)
     middle = float(np.exp(logs.mean()))
-    if len(logs) < 2:
+    if len(logs) < 2 or (len(logs) < ENOUGH and logs.std() == 0):
         return Estimate(middle, 0.0, math.inf, math.nan, len(logs))
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
     if error == 0:  # all seeds agree, as for a method without randomness
@@ -139,7 +142,7 @@ class Ranking:
         """Return how many times longer than another method each seed takes to reach the level.
 
         A run that never arrives counts with its full length, as in `at_least`. The ratio is NaN
-        where the other method never reaches the level or starts below it.
+        where the other method never reaches the level. All are NaN if it starts below it.
         """
         times = {than: self.reached(than, axis), name: self.at_least(name, axis)}
         pairs = self.paired(name, than, times)
@@ -165,9 +168,9 @@ class Ranking:
     def ratio(self, name: str, than: str = REFERENCE) -> float:
         """Return the median ratio: infinite if a method mostly misses the level.
 
-        It is NaN if the other method mostly misses the level, or has no runs.
+        It is NaN if the other method mostly misses the level, starts below it, or has no runs.
         """
-        if than not in self.runs:
+        if than not in self.runs or self.starts_below(than):
             return math.nan
         times = {n: self.reached(n) for n in (name, than)}
         pairs = self.paired(name, than, times)

@@ -29,9 +29,9 @@ class Attains:
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         best = ranking.least(self.name)
         text = f"{np.mean(best):.4g}" + spread(best, "{:.4g}")
-        if not enough(ranking, self.name):
-            return text, UNKNOWN
-        return text, HOLDS if max(best) <= self.paper else FAILS
+        if max(best) > self.paper:
+            return text, UNKNOWN if ranking.is_short(self.name) else FAILS
+        return text, HOLDS if enough(ranking, self.name) else UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,9 @@ class Ends:
         found = estimate([value / limit for value in ranking.within_budget().final(self.name)])
         text = f"{found.middle:.3g} ({found})"
         if self.near:
-            inside = 1 / NEAR <= found.middle <= NEAR
-            return text, HOLDS if inside else FAILS
+            if found.low >= 1 / NEAR and found.high <= NEAR:
+                return text, HOLDS
+            return text, FAILS if found.low > NEAR or found.high < 1 / NEAR else UNKNOWN
         if found.low > NEAR:
             return text, HOLDS
         return text, FAILS if found.high < NEAR else UNKNOWN

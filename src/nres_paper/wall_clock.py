@@ -83,23 +83,24 @@ def _check(timing: _Timing, timed: _Timed | None) -> Check:
 def _timed(runs: list[FinishedRun], timing: _Timing) -> _Timed:
     """Sum the times of the methods, each averaged over seeds, for the paper's updates.
 
-    Those of a method that is planned with fewer updates are scaled.
+    Those of runs that made fewer updates are scaled.
     """
     planned = COMPARISONS[timing.comparison].runs
     totals = dict.fromkeys(("seconds", "total_steps", "sequential_steps"), 0.0)
     scaled = []
     for method in timing.methods:
-        made = planned[method].updates
-        most = planned[method].budget or made
-        if most > made:
-            scaled.append(f"{method} scaled from {made:,} to {most:,} updates")
+        most = planned[method].budget or planned[method].updates
         last = [
             [entry for entry in run.entries if entry["update"] <= most][-1]
             for run in runs
             if run.name == method
         ]
+        made = min(entry["update"] for entry in last)
+        if most > made:
+            scaled.append(f"{method} scaled from {made:,} to {most:,} updates")
         for axis in totals:
-            totals[axis] += max(1, most / made) * float(np.mean([entry[axis] for entry in last]))
+            needed = [entry[axis] * most / entry["update"] for entry in last]
+            totals[axis] += float(np.mean(needed))
     steps = f"{totals['total_steps']:.2e} total, {totals['sequential_steps']:.2e} sequential steps"
     return _Timed(totals["seconds"], "; ".join([steps, *scaled]), _places(runs))
 
