@@ -35,8 +35,8 @@ def list_known() -> None:
     methods.add_column("gradient estimate")
     methods.add_column("options besides --workers")
     for name, info in METHODS.items():
-        own = (f"--{option}" for option in info.accepts if option != "workers")
-        methods.add_row(name, info.summary, " ".join(own))
+        names = (option.replace("_", "-") for option in info.accepts if option != "workers")
+        methods.add_row(name, info.summary, " ".join(f"--{name}" for name in names))
     console.print(systems, methods)
     console.print("\nOptimizers")
     console.print(", ".join(OPTIMIZERS))

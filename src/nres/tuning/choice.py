@@ -98,7 +98,7 @@ def tune(
     or fewer if the budget would not allow 100 updates. If sequential steps are limited, there are
     more workers with shorter windows.
 
-    Probes and trials take about a tenth of the budget. They are not wasted: training goes on from
+    Probes and trials take up to 15 % of the budget. They are not wasted: training goes on from
     the parameters after the trial of that sigma or, without trials, from the best of the probes.
 
     Args:
