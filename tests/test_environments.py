@@ -3,6 +3,8 @@
 import pickle
 
 import flax.struct
+import gymnax
+import gymnax.wrappers.purerl
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -324,6 +326,10 @@ def wrapped():
     return envs.create("fast", auto_reset=True, batch_size=2)
 
 
+def sticky():
+    return gymnax.wrappers.purerl.StickyActionWrapper(gymnax.make("CartPole-v1")[0], 0.5)
+
+
 class Nameless:
     def reset(self, key):
         raise NotImplementedError
@@ -338,6 +344,8 @@ class Nameless:
         (lambda: GymnaxEnvironment("Pendulum-v1", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.MujocoPool("hopper", shift=-1.0), ValueError, ["shift"]),
         (lambda: nres.pools.GymPool("CartPole-v1", shift=-1.0), ValueError, ["shift"]),
+        (lambda: GymnaxEnvironment(gymnax.make("CartPole-v1")), TypeError, ["first", "tuple"]),
+        (lambda: GymnaxEnvironment(sticky()), ValueError, ["StickyActionWrapper", "reset_env"]),
         (lambda: BraxEnvironment("hexapod"), ValueError, ["hexapod", "ant"]),
         (lambda: BraxEnvironment(wrapped()), ValueError, ["AutoResetWrapper"]),
         (lambda: BraxEnvironment(Nameless()), ValueError, ["Nameless", "step"]),

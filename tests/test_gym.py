@@ -145,7 +145,11 @@ class Framed(Shaken):
         super().set_state(row)
 
 
-@pytest.mark.parametrize("make", [Shaken, Framed])
+def limited():
+    return gymnasium.wrappers.TimeLimit(Framed(), 15)
+
+
+@pytest.mark.parametrize("make", [Shaken, Framed, limited])
 def test_snapshots_contain_the_random_generator(make):
     pool = GymPool(make, horizon=30)
     theta = np.zeros((2, 3, *np.shape(pool.initial_theta(KEY))))
@@ -158,15 +162,13 @@ def test_snapshots_contain_the_random_generator(make):
     np.testing.assert_array_equal(then.loss[0], then.loss[1])
 
 
+@pytest.mark.parametrize("make", [functools.partial(gymnasium.make, "Reacher-v5"), CliffEnv])
 @pytest.mark.parametrize(
     ("wrapper", "argument"),
     [(gymnasium.wrappers.DelayObservation, 12), (gymnasium.wrappers.StickyAction, 0.25)],
 )
-def test_wrappers_that_remember_more_than_numbers_have_no_snapshots(wrapper, argument):
-    def make():
-        return wrapper(gymnasium.make("Reacher-v5"), argument)
-
-    assert not GymPool(make, horizon=30).can_fork
+def test_wrappers_that_remember_more_than_numbers_have_no_snapshots(make, wrapper, argument):
+    assert not GymPool(lambda: wrapper(make(), argument), horizon=30).can_fork
 
 
 @pytest.mark.usefixtures("unchecked_types")

@@ -28,6 +28,24 @@ def test_scaled_estimates_are_divided_by_the_size_of_the_differences(method, opt
     np.testing.assert_allclose(scaled.info.variance * size**2, plain.info.variance, rtol=1e-3)
 
 
+class Costly(NumpyPool):
+    """A pool whose losses are so large that their squares are not."""
+
+    def advance(self, *arguments):
+        window = super().advance(*arguments)
+        return nres.Window(window.state, window.loss * 1e21, window.steps)
+
+
+def test_the_size_of_huge_differences_is_finite():
+    found = []
+    for pool in (NumpyPool, Costly):
+        estimator = nres.NRES(pool(Faller()), workers=6, window=5, sigma=0.1, shaping="scaled")
+        state = estimator.init(THETA[Faller], KEY)
+        found.append(estimator.estimate(THETA[Faller], state).grad)
+    assert np.any(found[0])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
 def test_signs_count_the_same():
     """One pair's estimate, divided by its own difference, is that of its sign."""
     plain, signs = (estimate(shaping, 1) for shaping in ("none", "signs"))

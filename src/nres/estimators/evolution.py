@@ -199,9 +199,12 @@ class EvolutionStrategy(Estimator):
         if self.shaping != SCALED:
             return contributions
         finite = contributions.finite
-        squares = jnp.where(finite, contributions.odd, 0) ** 2
+        odd = jnp.where(finite, jnp.abs(contributions.odd), 0)
+        largest = odd.max()
+        largest = jnp.where(largest > 0, largest, 1)  # without differences there is nothing to do
+        squares = (odd / largest) ** 2  # those of the differences might be too large or too small
         mean = squares.sum() / jnp.maximum(finite.sum(), 1).astype(squares.dtype)
-        size = jnp.sqrt(jnp.where(mean > 0, mean, 1))  # without differences there is nothing to do
+        size = largest * jnp.sqrt(jnp.where(mean > 0, mean, 1))
         grad, norm = jax.tree.map(
             lambda x: x / size.astype(x.dtype), (contributions.grad, contributions.norm)
         )

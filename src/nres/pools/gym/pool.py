@@ -162,7 +162,8 @@ class GymPool(PolicyPool):
         if state is not None and not newest and not self.can_fork:
             raise PoolError(
                 f"{self.name} offers no snapshots, so only its newest state can be continued, not "
-                "an older or saved one."
+                "an older or saved one. If this pool was used for something else meanwhile, such "
+                "as nres.evaluate, that ended its episodes: use pool.metrics, or a second pool."
             )
         lanes = {
             "theta": flat_lanes(thetas, np.float64),

@@ -1,8 +1,7 @@
 """Snapshots of gymnasium environments: their state as a row of numbers, without pickling."""
 
-import abc
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,41 +20,6 @@ _WORDS, _GENERATOR = 4, 10
 _STEPS = 5
 
 
-class Snapshots(abc.ABC):
-    """A way to take an environment's state as a row of numbers, and to put it back.
-
-    The state of the random generator is part of it.
-    """
-
-    def take(self, env: Any) -> np.ndarray:
-        """Return the state as a row of numbers."""
-        return np.concatenate([self.take_rest(env), _generator(env)])
-
-    def put(self, env: Any, row: np.ndarray) -> None:
-        """Put an environment that has been reset into a state."""
-        size = self.take_rest(env).size
-        self.put_rest(env, row[:size])
-        _set_generator(env, row[size:])
-
-    @abc.abstractmethod
-    def take_rest(self, env: Any) -> np.ndarray:
-        """Return all but the state of the random generator."""
-
-    @abc.abstractmethod
-    def put_rest(self, env: Any, row: np.ndarray) -> None:
-        """Put back all but the state of the random generator."""
-
-
-class Own(Snapshots):
-    """Snapshots by the environment's own `get_state` and `set_state`."""
-
-    def take_rest(self, env):
-        return np.ravel(env.unwrapped.get_state()).astype(np.float64)
-
-    def put_rest(self, env, row):
-        env.unwrapped.set_state(row.reshape(np.shape(env.unwrapped.get_state())))
-
-
 class Attribute(NamedTuple):
     """An attribute that holds numbers and changes."""
 
@@ -66,20 +30,31 @@ class Attribute(NamedTuple):
     """An example of its value: a number, a tuple of numbers or an array."""
 
 
+class Inner(NamedTuple):
+    """A way to take what is not in attributes from an environment, and to put it back."""
+
+    take: Callable[[Any], np.ndarray]
+    put: Callable[[Any, np.ndarray], None]
+
+
 @dataclasses.dataclass(frozen=True)
-class Found(Snapshots):
-    """Snapshots of attributes that hold numbers, and of a MuJoCo simulation."""
+class Snapshots:
+    """A way to take an environment's state as a row of numbers, and to put it back.
+
+    The row holds the attributes that change, what `inner` takes, and the state of the random
+    generator.
+    """
 
     attributes: list[Attribute]
-    mujoco: bool
+    inner: Inner | None
 
-    def take_rest(self, env):
-        layers = list(_layers(env))
-        parts = [np.ravel(getattr(layers[at.layer], at.name)) for at in self.attributes]
-        parts += [_simulation(layers[-1])] if self.mujoco else []
-        return np.concatenate(parts).astype(np.float64)
+    def take(self, env: Any) -> np.ndarray:
+        """Return the state as a row of numbers."""
+        return np.concatenate([self._rest(env), _generator(env)])
 
-    def put_rest(self, env, row):
+    def put(self, env: Any, row: np.ndarray) -> None:
+        """Put an environment that has been reset into a state."""
+        size = self._rest(env).size
         layers, start = list(_layers(env)), 0
         for at in self.attributes:
             part = row[start : start + np.size(at.like)]
@@ -91,8 +66,16 @@ class Found(Snapshots):
             else:
                 value = type(at.like)(part[0])
             setattr(layers[at.layer], at.name, value)
-        if self.mujoco:
-            _set_simulation(layers[-1], row[start:])
+        if self.inner is not None:
+            self.inner.put(layers[-1], row[start:size])
+        _set_generator(env, row[size:])
+
+    def _rest(self, env: Any) -> np.ndarray:
+        """Return all but the state of the random generator."""
+        layers = list(_layers(env))
+        parts = [np.ravel(getattr(layers[at.layer], at.name)) for at in self.attributes]
+        parts += [] if self.inner is None else [self.inner.take(layers[-1])]
+        return np.concatenate([np.empty(0), *parts]).astype(np.float64)
 
 
 def snapshots_of(env: Any) -> Snapshots | None:
@@ -100,14 +83,16 @@ def snapshots_of(env: Any) -> Snapshots | None:
 
     An environment's own `get_state` and `set_state` are taken as they are. For gymnasium's classic
     control and MuJoCo environments, the state consists of the attributes that change and of the
-    MuJoCo simulation. Stepping twice from the same snapshot shows if that is all. The environment
-    must not be in use: its episode is lost.
+    MuJoCo simulation. Wrappers must be known ones, whose state are their attributes that change.
+    Stepping twice from the same snapshot shows if that is all. The environment must not be in use:
+    its episode is lost.
     """
-    inner = env.unwrapped
-    if hasattr(inner, "get_state") and hasattr(inner, "set_state"):
-        return Own()
-    if not all(_is_known(type(layer)) for layer in _layers(env)):
+    *wrappers, last = _layers(env)
+    own = hasattr(last, "get_state") and hasattr(last, "set_state")
+    if not all(_is_known(type(layer)) for layer in (wrappers if own else [*wrappers, last])):
         return None
+    if own and not wrappers:
+        return Snapshots([], OWN)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(2 * _STEPS)]
     seen = []
@@ -120,8 +105,10 @@ def snapshots_of(env: Any) -> Snapshots | None:
         Attribute(*where, value)
         for where, value in seen[-1].items()
         if any(where in old and not np.array_equal(old[where], value) for old in seen)
+        and not (own and where[0] == len(wrappers))
     ]
-    snapshots = Found(changing, hasattr(inner, "do_simulation"))
+    inner = OWN if own else MUJOCO if hasattr(last, "do_simulation") else None
+    snapshots = Snapshots(changing, inner)
     row = snapshots.take(env)
     first = _walk(env, actions[_STEPS:])
     env.reset(seed=2)
@@ -197,6 +184,14 @@ def _set_generator(env: Any, row: np.ndarray) -> None:
     }
 
 
+def _own(env: Any) -> np.ndarray:
+    return np.ravel(env.get_state()).astype(np.float64)
+
+
+def _set_own(env: Any, row: np.ndarray) -> None:
+    env.set_state(row.reshape(np.shape(env.get_state())))
+
+
 def _simulation(env: Any) -> np.ndarray:
     import mujoco
 
@@ -209,3 +204,7 @@ def _set_simulation(env: Any, row: np.ndarray) -> None:
     import mujoco
 
     mujoco.mj_setState(env.model, env.data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+OWN = Inner(_own, _set_own)
+MUJOCO = Inner(_simulation, _set_simulation)

@@ -44,6 +44,10 @@ class _Drawable(EnvironmentSystem):
         steps = min(steps, self.test_horizon)
         check_frames(-(-steps // every), size)
         env, key = self._environment(), jax.random.key(seed)
+        # Brax draws the states of its physics, and MuJoCo Playground those of the environment.
+        model = getattr(env.sys if hasattr(env, "sys") else env, "mj_model", None)
+        if model is None:
+            raise PoolError(f"{type(env).__name__} has no MuJoCo model, so it cannot be drawn.")
         structure = jax.tree.structure(jax.eval_shape(env.reset, raw_key(key)))
         episode, step = self.init(theta, key), jax.jit(lambda *given: self.step(*given))
         states = []
@@ -54,8 +58,6 @@ class _Drawable(EnvironmentSystem):
             if ended:
                 break
         try:
-            # Brax draws the states of its physics, and MuJoCo Playground those of the environment.
-            model = env.sys.mj_model if hasattr(env, "sys") else env.mj_model
             shown = [s.pipeline_state for s in states] if hasattr(env, "sys") else states
             camera = CAMERA if CAMERA in (model.camera(i).name for i in range(model.ncam)) else None
             frames = env.render(shown, height=height, width=width, camera=camera)
@@ -224,12 +226,15 @@ class _Adapter:
         return state, _seen(state.obs), state.reward, state.done > 0.5
 
 
+WRAPPERS = ("AutoReset", "Vmap", "EpisodeWrapper", "EvalWrapper", "DomainRandom")
+
+
 def _refuse_wrappers(env: Any) -> None:
     """Raise a `ValueError` if a wrapper resets environments, counts steps or makes batches."""
     inner = env
     while inner is not None:
         name = type(inner).__name__
-        if any(word in name for word in ("AutoReset", "Vmap", "EpisodeWrapper", "DomainRandom")):
+        if any(word in name for word in WRAPPERS):
             raise ValueError(
                 f"{name} resets, batches or randomises environments by itself, which estimators "
                 "do: give the environment without it, for example from "

@@ -61,6 +61,7 @@ class GymnaxEnvironment(EnvironmentSystem):
             env = _make(env, options)
         elif options:
             raise TypeError(f"{', '.join(options)}: options are for environments given by name.")
+        _check(env)
         adapter = _Adapter(env, env.default_params if params is None else params)
         limit = getattr(adapter.params, "max_steps_in_episode", None)
         self._adapt(adapter, made, usual=limit, limit=limit)
@@ -77,6 +78,27 @@ def _make(name: str, options: dict[str, Any]) -> Any:
         raise ValueError(
             f"gymnax has no environment {name!r}. There are {', '.join(gymnax.registered_envs)}."
         ) from error
+
+
+def _check(env: Any) -> None:
+    """Refuse what is no environment, and wrappers whose changes would be passed over."""
+    if isinstance(env, tuple) or not hasattr(env, "step_env"):
+        raise TypeError(
+            "env must be the name of a gymnax environment or an object with gymnax's reset_env "
+            f"and step_env, got {type(env).__name__}; `gymnax.make` returns a pair, of which the "
+            "first entry is the environment."
+        )
+    layer = env
+    while (inner := vars(layer).get("_env")) is not None:
+        kind = type(layer)
+        for changed in ("reset", "step"):
+            if changed in vars(kind) and f"{changed}_env" not in vars(kind):
+                raise ValueError(
+                    f"{kind.__name__} changes {changed}, which is not called here, because it "
+                    f"begins new episodes by itself: give the environment without it, or define "
+                    f"{changed}_env in a wrapper of your own."
+                )
+        layer = inner
 
 
 class _Adapter:
