@@ -147,7 +147,7 @@ def test_tables_of_comparisons_fit():
         "level": -123.456e-7,
         "methods": [row] * 3,
     }
-    for table in (compare._losses(summary), compare._times(summary)):
+    for table in (compare._losses(summary), compare.times_table(summary)):
         lines = rendered(table)
         assert_fits(lines)
         assert sum("FullES" in line for line in lines) == 3
