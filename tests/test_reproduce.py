@@ -12,7 +12,14 @@ from helpers import as_users_run, raises_naming
 from nres import runs
 from nres_paper import command
 from nres_paper.claims import all_checks
-from nres_paper.comparing import best_rates, planned, rank, read_runs, run_comparison
+from nres_paper.comparing import (
+    best_rates,
+    planned,
+    rank,
+    read_runs,
+    run_comparison,
+    write_runs,
+)
 from nres_paper.comparisons import COMPARISONS
 from nres_paper.figures import FIGURES
 from nres_paper.grades import GRADES, Check
@@ -129,6 +136,28 @@ def test_a_run_is_made_once(tmp_path):
             )
     assert file.read_text() == before
     assert len(made.made) == 11
+
+
+def one_run(folder):
+    settings = {"seeds": 1, "quick": False, "finished": Folders(), "say": str}
+    (run,) = run_comparison(small_comparison(), folder, only=["NRES"], **settings)
+    return run
+
+
+def test_a_run_that_diverged_counts_with_its_planned_length(tmp_path):
+    run = one_run(tmp_path)
+    assert run.evaluations.at["update"].tolist() == list(range(21))
+    early = dataclasses.replace(run, entries=run.entries[:6]).evaluations
+    assert early.values[-2:].tolist() == [80, math.inf]
+    assert {axis: x[-1] / x[-2] for axis, x in early.at.items()} == dict.fromkeys(runs.AXES, 4)
+
+
+def test_the_seconds_of_a_run_that_shared_its_machine_are_those_that_it_takes_alone(tmp_path):
+    run = dataclasses.replace(one_run(tmp_path), alone=0.125)
+    assert run.evaluations.at["seconds"].tolist() == [u / 8 for u in range(21)]
+    assert run.evaluations.at["total_steps"].tolist() == [9 * u for u in range(21)]
+    write_runs(tmp_path / "shared.jsonl", [run])
+    assert read_runs(tmp_path / "shared.jsonl") == [run]
 
 
 def test_single_runs_and_seeds(tmp_path):

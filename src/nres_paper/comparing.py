@@ -7,6 +7,7 @@ from typing import Any
 
 from nres.cli import unknown
 from nres.runs import (
+    AXES,
     Evaluations,
     MetricsError,
     Run,
@@ -39,6 +40,8 @@ class FinishedRun:
     entries: tuple[dict[str, Any], ...]
     auto: Auto | None = None
     """The plan, if trials chose the settings."""
+    alone: float | None = None
+    """The seconds that an update takes on a machine that it does not share, if this run shared."""
 
     @classmethod
     def of(cls, name: str, run: Run, auto: Auto | None = None) -> "FinishedRun":
@@ -54,15 +57,30 @@ class FinishedRun:
 
     @property
     def evaluations(self) -> Evaluations:
-        """The evaluations as arrays."""
-        return Evaluations.read(self.entries)
+        """The evaluations as arrays.
+
+        A run that diverged ended early, but would never have come back: at its planned end, it is
+        infinite. The seconds of a run that shared its machine are those that it takes alone.
+        """
+        entries = list(self.entries)
+        if self.alone is not None:
+            entries = [entry | {"seconds": entry["update"] * self.alone} for entry in entries]
+        last, planned = entries[-1], self.settings.updates
+        if self.auto is None and 0 < last["update"] < planned:
+            longer = planned / last["update"]
+            entries.append({axis: last[axis] * longer for axis in AXES} | {"value": None})
+        return Evaluations.read(entries)
 
     def lines(self) -> tuple[dict[str, Any], ...]:
         """Return the run as lines of JSON: one that describes it, then one per evaluation."""
         # Published files call the name `entrant`.
         about = {"entrant": self.name, "settings": self.settings.to_json()}
         about |= {"device": self.device, "versions": self.versions}
-        return about if self.auto is None else about | {"auto": self.auto.to_json()}, *self.entries
+        if self.auto is not None:
+            about["auto"] = self.auto.to_json()
+        if self.alone is not None:
+            about["alone"] = self.alone
+        return about, *self.entries
 
 
 def write_runs(path: Path, runs: Sequence[FinishedRun], before: Sequence[FinishedRun] = ()) -> None:
@@ -94,6 +112,7 @@ def read_runs(path: Path) -> list[FinishedRun]:
             about["versions"],
             tuple(entries),
             Auto(**about["auto"]) if "auto" in about else None,
+            about.get("alone"),
         )
         for about, entries in found
     ]

@@ -142,12 +142,10 @@ class Ranking:
         """Return how many times longer than another method each seed takes to reach the level.
 
         A run that never arrives counts with its full length, as in `at_least`. The ratio is NaN
-        where the other method never reaches the level. All are NaN if it starts below it.
+        where the other method never reaches the level.
         """
         times = {than: self.reached(than, axis), name: self.at_least(name, axis)}
         pairs = self.paired(name, than, times)
-        if self.starts_below(than):
-            return [math.nan for _ in pairs]
         return [mine / other if other < math.inf else math.nan for mine, other in pairs]
 
     def most(self, name: str, than: str, axis: str | None = None) -> float | None:
@@ -157,7 +155,7 @@ class Ranking:
         """
         times = {than: self.at_least(than, axis), name: self.reached(name, axis)}
         pairs = self.paired(name, than, times)
-        if self.starts_below(than) or any(math.isinf(mine) for mine, _ in pairs):
+        if any(math.isinf(mine) for mine, _ in pairs):
             return None
         return estimate([mine / other for mine, other in pairs]).middle
 

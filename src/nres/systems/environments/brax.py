@@ -21,6 +21,8 @@ PLAYGROUND_INSTALL = "MuJoCo Playground needs playground: pip install 'nres[play
 SEEN = "state"
 # The camera that follows the robot, in models that have one.
 CAMERA = "track"
+# What the names of wrappers contain that reset environments, count steps or make batches.
+WRAPPERS = ("AutoReset", "Vmap", "EpisodeWrapper", "EvalWrapper", "DomainRandom")
 
 
 class _Drawable(EnvironmentSystem):
@@ -224,9 +226,6 @@ class _Adapter:
     def step(self, state, action, key):
         state = self.env.step(state, action)
         return state, _seen(state.obs), state.reward, state.done > 0.5
-
-
-WRAPPERS = ("AutoReset", "Vmap", "EpisodeWrapper", "EvalWrapper", "DomainRandom")
 
 
 def _refuse_wrappers(env: Any) -> None:

@@ -82,7 +82,7 @@ def _make(name: str, options: dict[str, Any]) -> Any:
 
 def _check(env: Any) -> None:
     """Refuse what is no environment, and wrappers whose changes would be passed over."""
-    if isinstance(env, tuple) or not hasattr(env, "step_env"):
+    if not hasattr(env, "step_env"):
         raise TypeError(
             "env must be the name of a gymnax environment or an object with gymnax's reset_env "
             f"and step_env, got {type(env).__name__}; `gymnax.make` returns a pair, of which the "
