@@ -72,9 +72,9 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
         },
         claims=(*map(Slower, _AD), Better(tuple(_ES), tuple(_AD))),
         remark=f"{_ORDER} TBPTT uses gradient descent, as in the paper's runs. The paper's table "
-        "says Adam; TBPTT with Adam is drawn too, and enters no statement. UORO diverges with seeds "
-        "1 and 2. BPTT, and seeds 1 and 2 of the other three, shared the GPU. The last 100 updates "
-        "of BPTT were made on a CPU.",
+        "says Adam; TBPTT with Adam is drawn too, and enters no statement. UORO diverges with "
+        "seeds 1 and 2. BPTT, and seeds 1 and 2 of the other three, shared the GPU. The last 100 "
+        "updates of BPTT were made on a CPU.",
         shares="lopt-es",
         **_LOPT | {"top": 100.0},
     ),
