@@ -114,6 +114,13 @@ def test_an_environment_of_gymnasium_is_filmed_until_it_ends():
         GymPool(CliffEnv, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
     with raises_naming(PoolError, "Blank", "rgb_array"):
         GymPool(Blank, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
+    with raises_naming(PoolError, "Broken", "step 0", "out of order"):
+        GymPool(Broken, horizon=20).film(np.full((1, 1), 0.5), 0, steps=20, every=1)
+
+
+class Broken(Painter):
+    def step(self, action):
+        raise RuntimeError("out of order")
 
 
 class Blank(CliffEnv):

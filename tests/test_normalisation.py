@@ -272,10 +272,26 @@ def test_what_is_neither_true_nor_false_is_refused():
         MujocoPool("swimmer", normalise="no")
 
 
-def test_backpropagation_measures_nothing():
+def test_backpropagation_and_drift_cannot_use_moments():
     system = slope()
-    with raises_naming(ValueError, "TBPTT", "measured", "NRES"):
-        nres.TBPTT(system, workers=2, window=4).init(system.initial_theta(KEY), KEY)
+    theta = system.initial_theta(KEY)
+    with raises_naming(ValueError, "TBPTT", "measured", "use an evolution", "NRES"):
+        nres.TBPTT(system, workers=2, window=4).init(theta, KEY)
+    estimator = nres.NRES(system, workers=2, window=4, sigma=0.1)
+    with raises_naming(ValueError, "hysteresis", "measured", "observations: give"):
+        nres.variance.hysteresis(estimator, optax.sgd, theta, KEY, rates=[0.1])
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_moments_that_do_not_fit_are_refused(normalise):
+    pool = MujocoPool("swimmer", normalise=normalise, horizon=2)
+    theta = {"policy": np.zeros((2, 8)), "observations": Moments.empty(7)}
+    culprits = ["7 components", "8"] if normalise else ["moments", "normalise=True"]
+    with raises_naming(ValueError, *culprits):
+        nres.NRES(pool, workers=2, window=1, sigma=0.1).init(theta, KEY)
+    with raises_naming(ValueError, "dictionary" if normalise else "moments"):
+        wrong = theta["policy"] if normalise else theta
+        nres.NRES(pool, workers=2, window=1, sigma=0.1).init(wrong, KEY)
 
 
 def test_a_recurrent_policy_remembers():

@@ -85,11 +85,18 @@ class Actor:
         return state
 
     def _check_moments(self, thetas: PyTree) -> None:
-        whole = isinstance(thetas, dict) and thetas.keys() == {"policy", "observations"}
-        if self.normalise and not whole:
+        moments = thetas.get("observations") if isinstance(thetas, dict) else None
+        if not self.normalise and isinstance(moments, Moments):
+            raise ValueError("theta has moments of observations, which need normalise=True.")
+        if self.normalise and not isinstance(moments, Moments):
             raise ValueError(
                 "with normalise=True, theta is a dictionary with the entries policy and "
                 "observations, as from initial_theta."
+            )
+        if moments is not None and moments.mean.shape[-1:] != (self.observations,):
+            raise ValueError(
+                f"theta has moments of {moments.mean.shape[-1]} components, but observations have "
+                f"{self.observations}."
             )
 
     def act(

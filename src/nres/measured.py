@@ -90,12 +90,18 @@ def has_measured(theta: PyTree) -> bool:
     return any(map(_is_measured, jax.tree.leaves(theta, is_leaf=_is_measured)))
 
 
-def all_learned(who: str, theta: PyTree) -> PyTree:
-    """Return `theta`; raise a `ValueError` that names `who` if it has measured parts."""
+def all_learned(who: str, theta: PyTree, instead: str = "") -> PyTree:
+    """Return `theta`; raise a `ValueError` if it has measured parts.
+
+    Args:
+        who: What cannot use such a `theta`.
+        theta: The parameters.
+        instead: What could use it, if anything, for the error message.
+    """
     if has_measured(theta):
         raise ValueError(
-            f"{who} cannot update the measured parts of theta, such as the moments of "
-            "observations: use an evolution strategy, for example NRES, or a theta without them."
+            f"{who} cannot use the measured parts of theta, such as the moments of observations: "
+            f"{instead and f'use {instead}, or '}give a theta without them."
         )
     return theta
 

@@ -286,7 +286,7 @@ class Estimator(eqx.Module):
         theta = as_theta(theta)
         check_finite(theta)
         if not self.measures:
-            all_learned(type(self).__name__, theta)
+            all_learned(type(self).__name__, theta, "an evolution strategy, for example NRES")
         self.pool.check(theta)
         self._check_memory(theta, seeds)
         return theta

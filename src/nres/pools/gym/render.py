@@ -60,14 +60,22 @@ def film_episode(
                 image = Image.fromarray(_drawn(lane.env))
                 frames.append(np.asarray(image.resize(size)))
             action = act(actor, thetas, acting, observation, slice(None))
-            row, _, ended = lane.step(action[0])
-            observation = row[None]
+            observation, ended = _stepped(lane, action[0], t)
             if ended:
                 break
     finally:
         lane.env.close()
     rate = lane.env.metadata.get("render_fps", USUAL_RATE)
     return Film(frames, every / rate)
+
+
+def _stepped(lane: Lane, action: np.ndarray, t: int) -> tuple[np.ndarray, bool]:
+    try:
+        row, _, ended = lane.step(action)
+    except Exception as error:  # the type depends on the environment
+        name = type(lane.env.unwrapped).__name__
+        raise PoolError(f"{name} failed in step {t}: {first_line(error)}") from error
+    return row[None], ended
 
 
 def _drawn(env: Any) -> np.ndarray:
