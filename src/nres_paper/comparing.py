@@ -74,7 +74,7 @@ class FinishedRun:
     def lines(self) -> tuple[dict[str, Any], ...]:
         """Return the run as lines of JSON: one that describes it, then one per evaluation."""
         # Published files call the name `entrant`.
-        about = {"entrant": self.name, "settings": self.settings.to_json()}
+        about: dict[str, Any] = {"entrant": self.name, "settings": self.settings.to_json()}
         about |= {"device": self.device, "versions": self.versions}
         if self.auto is not None:
             about["auto"] = self.auto.to_json()
