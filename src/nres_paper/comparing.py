@@ -59,8 +59,8 @@ class FinishedRun:
     def evaluations(self) -> Evaluations:
         """The evaluations as arrays.
 
-        A run that diverged ended early, but would never have come back: at its planned end, it is
-        infinite. The seconds of a run that shared its machine are those that it takes alone.
+        A run that diverged ended early and would never have come back, so its value is infinite at
+        its planned end. If a run shared its machine, its seconds are computed from `alone`.
         """
         entries = list(self.entries)
         if self.alone is not None:

@@ -99,7 +99,7 @@ WALKING_COMPARISONS: Mapping[str, Comparison] = {
         **_BRAX
         | {
             "remark": f"{_BRAX['remark']} The rate falls within each run, so that of FullES falls "
-            "within its 40 updates."
+            "within its 40 updates. Seed 2 of NRES shared the GPU."
         },
     ),
 }
