@@ -1,6 +1,11 @@
-"""A block of a convolutional network as three kernels: the block and its derivatives."""
+"""A block of a convolutional network as three kernels: the block and its derivatives.
+
+Each result of the pooling is the mean of four pixels, and these depend on 4 x 4 pixels of the
+input. A program computes the four together, so that it loads each of the 4 x 4 pixels once.
+"""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,15 +26,16 @@ from nres.systems.learned_optimizer.fusing import (
 )
 from nres.systems.learned_optimizer.kernels.memory import load, store
 
-# The number of result pixels per program, and of its warps.
+# The number of pooled pixels per program, and of its warps.
 PIXELS, WARPS = 64, 4
-# The number of pixels that a program adds up per iteration, of its iterations, and of its warps.
-ADDED, TIMES, ADDING_WARPS = 32, 4, 1
-# The number of elements of a patch that are multiplied at a time.
-CHUNK = 32
-# The type of the recorded signs of a ReLU's inputs. A byte would suffice, but kernels index an
-# array of more than 2^31 bytes with too few bits.
-SIGN = jnp.int16
+# The number of pooled pixels that a program adds up per iteration, of its warps, and the largest
+# number of sums, which are added up afterwards: for few channels of the input, and for more.
+ADDED, ADDING_WARPS, PARTS = 16, 1, (256, 64)
+# With fewer channels of the input, a whole patch of 3 x 3 pixels is one row of a matrix.
+FEW = 8
+# The pixels of which a pooled pixel is the mean, and those that their convolution needs.
+CORNERS = tuple(itertools.product(range(2), repeat=2))
+SQUARE = tuple(itertools.product(range(-1, 3), repeat=2))
 
 
 def fused_loss(what: str, params: Layers, batch: Batch) -> Float[Array, ""]:
@@ -45,50 +51,51 @@ def fused_gradient(params: Layers, batch: Batch) -> Layers:
 @jax.custom_vjp
 def fused_block(x, weight, bias):
     """Compute `plain_block` and its derivatives with three kernels."""
-    return _block(x, weight, bias, signs=False)[0]
+    return _block(x, weight, bias, passing=False)[0]
 
 
-def _block(x, weight, bias, *, signs: bool):
-    """Compute the block and, with `signs`, a mask of the numbers that its ReLU lets through."""
+def _block(x, weight, bias, *, passing: bool):
+    """Compute the block and, with `passing`, which pixels its ReLU lets through.
+
+    These are four bits per pooled pixel, one for each of its pixels.
+    """
     n, height, width, _ = x.shape
     channels = weight.shape[-1]
-    size = n * height * width * channels
-    result, *positive = _call(
+    pooled = n * height * width // 4
+    result, *passed = _call(
         _block_kernel,
-        (pl.cdiv(n * height * width // 4, PIXELS),),
+        (pl.cdiv(pooled, PIXELS),),
         x.shape,
         channels,
-        [(size // 4, x.dtype)] + [(size, SIGN)] * signs,
+        [(pooled * channels, x.dtype)] + [(pooled * channels, jnp.int8)] * passing,
     )(x.ravel(), weight.ravel(), bias)
-    return result.reshape(n, height // 2, width // 2, channels), *positive
+    return result.reshape(n, height // 2, width // 2, channels), *passed
 
 
 def _forward(x, weight, bias):
-    result, positive = _block(x, weight, bias, signs=True)
-    return result, (x, weight, positive)
+    result, passed = _block(x, weight, bias, passing=True)
+    return result, (x, weight, passed)
 
 
 def _backward(saved, grad):
-    x, weight, positive = saved
+    x, weight, passed = saved
     n, height, width, inputs = x.shape
     channels = weight.shape[-1]
-    parts = pl.cdiv(n * height * width, ADDED * TIMES)
-    chunks = pl.cdiv(9 * inputs, CHUNK)
+    pooled = n * height * width // 4
+    few = inputs < FEW
+    times = pl.cdiv(pooled, ADDED * PARTS[not few])
+    parts = pl.cdiv(pooled, ADDED * times)
     of_weight, of_bias = _call(
-        _weight_kernel,
-        (parts, chunks),
+        functools.partial(_weight_kernel, times=times),
+        (parts, 1 if few else 3),
         x.shape,
         channels,
         [(parts * weight.size, x.dtype), (parts * channels, x.dtype)],
         warps=ADDING_WARPS,
-    )(x.ravel(), grad.ravel(), positive)
+    )(x.ravel(), grad.ravel(), passed)
     (of_x,) = _call(
-        _input_kernel,
-        (pl.cdiv(n * height * width, PIXELS),),
-        x.shape,
-        channels,
-        [(x.size, x.dtype)],
-    )(grad.ravel(), positive, weight.ravel())
+        _input_kernel, (pl.cdiv(pooled, PIXELS),), x.shape, channels, [(x.size, x.dtype)]
+    )(grad.ravel(), passed, weight.ravel())
     of_weight = of_weight.reshape(parts, *weight.shape).sum(axis=0)
     of_bias = of_bias.reshape(parts, channels).sum(axis=0)
     return of_x.reshape(x.shape), of_weight, of_bias
@@ -103,7 +110,7 @@ def _call(
     shape: tuple[int, ...],
     channels: int,
     results: list[tuple[int, Any]],
-    warps: int = WARPS,
+    warps: int | None = None,
 ) -> Any:
     """Prepare a kernel for the shape of the block's input and the channels of its result.
 
@@ -113,110 +120,154 @@ def _call(
         functools.partial(kernel, shape=shape, channels=channels, precision=precision()),
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct((size,), dtype) for size, dtype in results],
-        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=warps or WARPS, num_stages=1),
         interpret=interpreted(),
-        name=kernel.__name__.strip("_"),
+        name=getattr(kernel, "func", kernel).__name__.strip("_"),
     )
 
 
-def _block_kernel(x, weight, bias, result, *signs, shape, channels, precision):
-    """Compute some pixels of the result per program, each the mean of four."""
+def _block_kernel(x, weight, bias, result, *passed, shape, channels, precision):
+    """Compute some pooled pixels per program."""
     images, height, width, inputs = shape
     at, (image, row, column) = _pixels(pl.program_id(0), PIXELS, height // 2, width // 2)
     channel, there = _channels(channels)
-    corners = [(a, b) for a in range(2) for b in range(2)]
-    totals = [jnp.zeros((PIXELS, channel.size), jnp.float32) for _ in corners]
-    for first in range(0, 9 * inputs, CHUNK):
-        k = first + _numbers(CHUNK)[:, None]
-        matrix = load(weight, k * channels + channel, (k < 9 * inputs) & there)
-        for corner, (a, b) in enumerate(corners):
-            patch = _patch(x, shape, image, 2 * row + a, 2 * column + b, first)
-            totals[corner] += jnp.dot(patch, matrix, precision=precision)
+    if inputs < FEW:
+        k, exists = _channels(9 * inputs)
+        matrix = load(weight, k.T * channels + channel, exists.T & there)
+        totals = {}
+        for a, b in CORNERS:
+            patch = _patch(x, shape, image, 2 * row + a, 2 * column + b, k)
+            totals[a, b] = jnp.dot(patch, matrix, precision=precision)
+    else:
+        k, exists = _channels(inputs)
+
+        def pixels(r, c):
+            return _pixel(x, shape, image, 2 * row + r, 2 * column + c, k, exists)
+
+        def tap(i, j):
+            at = (3 * i + j) * inputs + k.T
+            return load(weight, at * channels + channel, exists.T & there)
+
+        totals = _convolved(pixels, tap, precision)
     added = load(bias, channel, there)
-    inside = (image < images) & there
-    mean = jnp.zeros((PIXELS, channel.size), jnp.float32)
-    for (a, b), total in zip(corners, totals, strict=True):
-        value = total + added
-        mean += relu(value) / 4
-        pixel = (image * height + 2 * row + a) * width + 2 * column + b
-        for positive in signs:
-            store(positive, pixel * channels + channel, (value > 0).astype(SIGN), inside)
-    store(result, at * channels + channel, mean, inside)
+    values = {corner: total + added for corner, total in totals.items()}
+    at, inside = at * channels + channel, (image < images) & there
+    mean: Any = sum(relu(value) for value in values.values()) / 4
+    store(result, at, mean, inside)
+    for ref in passed:
+        bits: Any = sum((value > 0).astype(jnp.int32) << _bit(*c) for c, value in values.items())
+        store(ref, at, bits.astype(ref.dtype), inside)
 
 
-def _weight_kernel(x, grad, positive, of_weight, of_bias, *, shape, channels, precision):
-    """Add up the gradient of some rows of the matrix over some pixels per program."""
+def _weight_kernel(x, grad, passed, of_weight, of_bias, *, times, shape, channels, precision):
+    """Add up the gradient of a row of the 3 x 3 matrices over some pooled pixels per program."""
     _, height, width, inputs = shape
-    part, chunk = pl.program_id(0), pl.program_id(1)
-    channel, there = (index.T for index in _channels(channels))
+    part, i = pl.program_id(0), pl.program_id(1)
+    channel, there = _channels(channels)
+    few = inputs < FEW
+    # Channel by pixel, as the product needs the input: transposing it later would take longer.
+    k, exists = (index.T for index in _channels(9 * inputs if few else inputs))
 
     def add(time, totals):
-        _, (image, row, column) = _pixels(part * TIMES + time, ADDED, height, width)
-        # Channel by pixel, as the product needs it: transposing it later would take longer.
-        of_value = _before_pooling(
-            grad, positive, shape, channels, image.T, row.T, column.T, channel, there
+        _, (image, row, column) = _pixels(part * times + time, ADDED, height // 2, width // 2)
+        of_values = _before_pooling(
+            grad, passed, shape, channels, image, row, column, channel, there
         )
-        patch = _patch(x, shape, image, row, column, chunk * CHUNK)
-        product = jnp.dot(of_value, patch, precision=precision)
-        return totals[0] + product, totals[1] + jnp.sum(of_value, axis=1)
+        image, row, column = image.T, row.T, column.T
+        *totals, total = totals
+        if few:
+            for (a, b), of_value in of_values.items():
+                patch = _patch(x, shape, image, 2 * row + a, 2 * column + b, k)
+                totals[0] += jnp.dot(patch, of_value, precision=precision)
+        else:
+            for a, c in itertools.product(range(2), range(-1, 3)):
+                pixels = _pixel(x, shape, image, 2 * row + a + i - 1, 2 * column + c, k, exists)
+                for b in range(max(0, c - 1), min(1, c + 1) + 1):
+                    product = jnp.dot(pixels, of_values[a, b], precision=precision)
+                    totals[c - b + 1] += product
+        return *totals, total + jnp.sum(sum(of_values.values()), axis=0)
 
-    zeros = jnp.zeros((channel.size, CHUNK), jnp.float32), jnp.zeros(channel.size, jnp.float32)
-    matrix, bias = jax.lax.fori_loop(0, TIMES, add, zeros)
-    k = chunk * CHUNK + _numbers(CHUNK)[None, :]
-    at = (part * 9 * inputs + k) * channels + channel
-    store(of_weight, at, matrix, (k < 9 * inputs) & there)
-    store(of_bias, part * channels + channel, bias[:, None], there & (chunk == 0))
+    zeros = [jnp.zeros((k.size, channel.size), jnp.float32)] * (1 if few else 3)
+    zeros.append(jnp.zeros(channel.size, jnp.float32))
+    *totals, total = jax.lax.fori_loop(0, times, add, tuple(zeros))
+    for j, matrix in enumerate(totals):
+        at = ((part * 9 + 3 * i + j) * inputs + k) * channels + channel
+        store(of_weight, at, matrix, exists & there)
+    store(of_bias, part * channels + channel, total[None, :], there & (i == 0))
 
 
-def _input_kernel(grad, positive, weight, of_x, *, shape, channels, precision):
+def _input_kernel(grad, passed, weight, of_x, *, shape, channels, precision):
     """Compute the gradient of some input pixels per program: a transposed convolution."""
     images, height, width, inputs = shape
-    at, (image, row, column) = _pixels(pl.program_id(0), PIXELS, height, width)
+    _, (image, row, column) = _pixels(pl.program_id(0), PIXELS, height // 2, width // 2)
     channel, there = _channels(inputs)
-    total = jnp.zeros((PIXELS, channel.size), jnp.float32)
-    for first in range(0, 9 * channels, CHUNK):
-        i, j, c, valid = _places(first, channels)
-        patch = _before_pooling(
-            grad, positive, shape, channels, image, row + 1 - i, column + 1 - j, c, valid
-        )
-        at_weight = ((i * 3 + j) * inputs * channels + c).T + channel * channels
-        matrix = load(weight, at_weight, valid.T & there)
-        total += jnp.dot(patch, matrix, precision=precision)
-    store(of_x, at * inputs + channel, total, (image < images) & there)
+    k, exists = _channels(channels)
+
+    def pixels(r, c):
+        (down, a), (right, b) = divmod(r, 2), divmod(c, 2)
+        place = image, row + down, column + right
+        return _before_pooling(grad, passed, shape, channels, *place, k, exists)[a, b]
+
+    def tap(i, j):
+        at = (3 * (2 - i) + 2 - j) * inputs + channel
+        return load(weight, at * channels + k.T, exists.T & there)
+
+    for (a, b), total in _convolved(pixels, tap, precision).items():
+        pixel = (image * height + 2 * row + a) * width + 2 * column + b
+        store(of_x, pixel * inputs + channel, total, (image < images) & there)
 
 
-def _patch(x, shape, image, row, column, first):
-    """Load the chunk that begins with `first` of the 3 x 3 neighbourhoods of some pixels."""
-    images, height, width, inputs = shape
-    i, j, c, valid = _places(first, inputs)
-    row, column = row + i - 1, column + j - 1
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
-    at = ((image * height + row) * width + column) * inputs
-    return load(x, at + c, inside & valid)
+def _convolved(pixels: Callable, tap: Callable, precision):
+    """Compute the four results of a 3 x 3 convolution that belong to one pooled pixel.
 
-
-def _before_pooling(grad, positive, shape, channels, image, row, column, channel, there):
-    """Compute the gradient with respect to the ReLU's input, with zeros outside the image."""
-    images, height, width, _ = shape
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
-    pixel = (image * height + row) * width + column
-    pooled = (image * (height // 2) + (row >> 1)) * (width // 2) + (column >> 1)
-    passes = load(positive, pixel * channels + channel, inside & there)
-    mean = load(grad, pooled * channels + channel, inside & there)
-    return jnp.where(passes > 0, mean / 4, 0.0)
-
-
-def _places(first, inputs: int):
-    """Return row, column and channel of a chunk of 3 x 3 pixels, and a mask of those that exist.
-
-    Row and column are scalars if the whole chunk shares them.
+    Args:
+        pixels: A function from row and column, from -1 to 2, to the input there.
+        tap: A function from row and column, from 0 to 2, to the matrix there.
+        precision: The precision of the products.
     """
-    if inputs % CHUNK == 0:
-        shift, channel = _divide(first, inputs)
-        return *_divide(shift, 3), channel + _numbers(CHUNK)[None, :], jnp.ones((1, 1), bool)
-    k = first + _numbers(CHUNK)[None, :]
-    shift, channel = _divide(k, inputs)
-    return *_divide(shift, 3), channel, k < 9 * inputs
+    totals: dict[tuple[int, int], Any] = {}
+    for r, c in SQUARE:
+        value = pixels(r, c)
+        for corner, place in _taps(r, c):
+            product = jnp.dot(value, tap(*place), precision=precision)
+            totals[corner] = totals[corner] + product if corner in totals else product
+    return totals
+
+
+def _taps(r: int, c: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the corners whose 3 x 3 neighbours include this pixel, and its place there."""
+    places = [((a, b), (r - a + 1, c - b + 1)) for a, b in CORNERS]
+    return [(corner, (i, j)) for corner, (i, j) in places if 0 <= i < 3 and 0 <= j < 3]
+
+
+def _bit(a: int, b: int) -> int:
+    """Return the bit that records whether the ReLU lets this corner through."""
+    return 2 * a + b
+
+
+def _pixel(x, shape, image, row, column, channel, there):
+    """Load some pixels, with zeros outside the image."""
+    images, height, width, inputs = shape
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & (image < images)
+    at = (image * height + row) * width + column
+    return load(x, at * inputs + channel, inside & there)
+
+
+def _patch(x, shape, image, row, column, k):
+    """Load the 3 x 3 neighbourhoods of some pixels, whose elements k numbers."""
+    shift, channel = _divide(k, shape[-1])
+    i, j = _divide(shift, 3)
+    return _pixel(x, shape, image, row + i - 1, column + j - 1, channel, i < 3)
+
+
+def _before_pooling(grad, passed, shape, channels, image, row, column, channel, there):
+    """Compute the gradients of the four ReLUs behind some pooled pixels, 0 outside the image."""
+    images, height, width, _ = shape
+    height, width = height // 2, width // 2
+    shape = images, height, width, channels
+    mean = _pixel(grad, shape, image, row, column, channel, there) / 4
+    bits = _pixel(passed, shape, image, row, column, channel, there).astype(jnp.int32)
+    return {c: jnp.where(bits & (1 << _bit(*c)) != 0, mean, 0.0) for c in CORNERS}
 
 
 def _pixels(tile, size: int, height: int, width: int):
