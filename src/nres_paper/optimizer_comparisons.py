@@ -103,8 +103,9 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
         claim="A learned optimizer for a convolutional network on CIFAR-10: PES takes more than 2 "
         "times and FullES more than 5 times as many sequential steps as NRES to reach a loss of "
         "1.55; TES fails.",
-        runs={name: often(name.lower(), 20_000, 100) for name in ("NRES", "PES", "TES")}
         # FullES needs more than five million sequential steps in the paper.
+        runs={"NRES": often("nres", 9000, 100, budget=20_000)}
+        | {name: often(name.lower(), 20_000, 100) for name in ("PES", "TES")}
         | {"FullES": often("fulles", 6000, 20, budget=20_000)},
         claims=(
             Slower("PES", 2.0, more=True),
@@ -112,9 +113,11 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
             Never("TES"),
             Attains("NRES", 1.55),
         ),
-        remark="The initial parameters are the paper's. The initial model is drawn from its seed "
-        "in the same way as the perceptron, which nothing confirms here. The order of the images "
-        "is not known, and is another here. Losses are capped per example. There is one seed.",
+        remark="The seeds of the initial optimizer and the initial model are the paper's, but "
+        "exchanged: an optimizer drawn from the other one switches off every ReLU of the model "
+        "at once, and training does not change that. Nothing confirms this start. The order of "
+        "the images is not known, and is another here. Losses are capped per example. There is "
+        "one seed. NRES makes 9,000 updates, in the paper 20,000.",
         **_LOPT
         | {
             "system": "learned-optimizer-cifar10",

@@ -150,8 +150,10 @@ SYSTEMS: dict[str, KnownSystem] = {
             "nres": _learned_cifar(lr="3e-4"),
         },
         LearnedOptimizerSystem,
-        {"model_seed": 66},
-        start_seed=5,
+        # The paper's seeds are 5 and 66. An optimizer drawn from 5 switches off every ReLU of the
+        # model within 30 steps, and training does not change this.
+        {"model_seed": 5},
+        start_seed=66,
         start=optimizer_start,
     ),
     "swimmer": KnownSystem(
