@@ -330,7 +330,8 @@ class NoSlower:
 class NearBest:
     """The claim that a run reaches the level nearly as early as variants of it.
 
-    It holds if the mean over seeds is less than `BAND` times that of the best variant.
+    It holds if `NoSlower` holds for each of them, and differs if it fails for one. A variant that
+    misses the level with a seed is no better than a run that never does.
     """
 
     name: str
@@ -348,11 +349,13 @@ class NearBest:
     def judged(self, ranking: Ranking) -> tuple[str, str]:
         reached = {name: ranking.reached(name, "update") for name in self.names}
         text = "; ".join(f"{name}: {mean(reached[name])}" for name in self.names)
-        means = {name: float(np.mean(reached[name])) for name in self.names}
-        best = min(means.values())
-        if math.isinf(best) or not enough(ranking, *self.names):
+        arrives = {n: ranking.arrived(n) == len(ranking.runs[n]) for n in self.names}
+        if not enough(ranking, *self.names):
             return text, UNKNOWN
-        return text, HOLDS if means[self.name] < BAND * best else DIFFERS
+        rivals = [n for n in self.others if arrives[n] or not arrives[self.name]]
+        grades = {NoSlower(self.name, n, "").judged(ranking)[1] for n in rivals} | {HOLDS}
+        worst = next(grade for grade in (FAILS, UNKNOWN, HOLDS) if grade in grades)
+        return text, DIFFERS if worst == FAILS else worst
 
 
 def _few(ranking: Ranking, names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ _LOPT: dict[str, Any] = {
     "top": 2.5,
 }
 _ES = {"NRES": 240_000, "PES": 240_000, "TES": 180_000, "FullES": 5000}
+_GPES = {k: f"GPES, K = {k}" for k in (256, 64, 16, 4)}
 _AD = {"BPTT": 2000, "TBPTT": 320_000, "DODGE": 290_000, "UORO": 260_000}
 _ORDER = (
     "The initial parameters and the initial model are the paper's. The order of the images is not "
@@ -45,16 +46,21 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
             Never("TES"),
             Better(("NRES",), ("PES", "TES", "FullES")),
         ),
-        remark=_ORDER,
+        remark=f"{_ORDER} With a rate of 0.1 instead of the paper's, FullES needs half as many "
+        "updates (rates-lopt).",
         **_LOPT,
     ),
     "lopt-gpes": Comparison(
         label="Figure 6 (b)",
-        claim="Learned optimizers: among all periods K of GPES, K = T (NRES) is the fastest.",
+        claim="Learned optimizers: among all periods K of GPES, K = T (NRES) is the fastest, and "
+        "reaches the lowest loss.",
         runs=plan({"NRES": 240_000})
-        | {f"GPES, K = {k}": PlannedRun("gpes", 240_000, {"period": k}) for k in (256, 64, 16, 4)}
+        | {name: PlannedRun("gpes", 240_000, {"period": k}) for k, name in _GPES.items()}
         | plan({"PES": 240_000}),
-        claims=(*(Slower(f"GPES, K = {k}") for k in (256, 64, 16, 4)), Slower("PES")),
+        claims=(
+            *map(Slower, (*_GPES.values(), "PES")),
+            Better(("NRES",), (*_GPES.values(), "PES")),
+        ),
         shares="lopt-es",
         remark=_ORDER,
         **_LOPT,
