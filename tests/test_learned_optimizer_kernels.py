@@ -138,13 +138,14 @@ def test_the_kernels_of_convolutions_are_plain_jax(monkeypatch):
     # Several iterations per program, the last ones beyond the images.
     monkeypatch.setattr(convolutional_kernels, "PARTS", (2, 2))
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    # Patches that are a chunk or several, and patches with a rest; lanes with weights of their own.
-    for width, channels in ((32, 20), (3, 32)):
-        shapes = (2, 5, 8, 8, width), (2, 3, 3, width, channels), (2, channels)
+    # Whole patches as rows up to seven channels; numbers of channels that are filled up; lanes with
+    # weights of their own.
+    for width, channels in ((32, 20), (3, 32), (7, 3), (8, 33)):
+        shapes = (2, 5, 8, 4, width), (2, 3, 3, width, channels), (2, channels)
         given = [
             jax.random.normal(k, s) for k, s in zip(jax.random.split(KEY, 3), shapes, strict=True)
         ]
-        weights = jax.random.normal(KEY, (2, 5, 4, 4, channels))
+        weights = jax.random.normal(KEY, (2, 5, 4, 2, channels))
 
         def both(block, given=given, weights=weights):
             value, pull = jax.vjp(jax.vmap(block), *given)
@@ -152,6 +153,16 @@ def test_the_kernels_of_convolutions_are_plain_jax(monkeypatch):
 
         plain, fused = (jax.jit(both, static_argnums=0)(block) for block in BLOCKS)
         jax.tree.map(close, fused, plain)
+
+
+@pytest.mark.slow
+def test_no_kernel_of_convolutions_writes_bytes(monkeypatch):
+    """Pallas gives arrays of 2^31 to 2^32 bytes 32-bit indices, too few for as many elements."""
+    with_a_gpu(monkeypatch)
+    images = convolutional.init_convolutional(1, 2, KEY)
+    text = lowered(dispatch.convolutional_gradient, images, LARGE)
+    assert "ptr<i16>" in text
+    assert "ptr<i8>" not in text
 
 
 @pytest.mark.slow

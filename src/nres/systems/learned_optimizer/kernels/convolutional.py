@@ -1,7 +1,8 @@
 """A block of a convolutional network as three kernels: the block and its derivatives.
 
-Each result of the pooling is the mean of four pixels, and these depend on 4 x 4 pixels of the
-input. A program computes the four together, so that it loads each of the 4 x 4 pixels once.
+Each result of the pooling is the mean of four pixels, its corners, and these depend on 4 x 4 pixels
+of the input. A program computes the four together. Unless the input has few channels, it loads each
+of the 4 x 4 pixels once.
 """
 
 import functools
@@ -26,13 +27,17 @@ from nres.systems.learned_optimizer.fusing import (
 )
 from nres.systems.learned_optimizer.kernels.memory import load, store
 
-# The number of pooled pixels per program, and of its warps.
-PIXELS, WARPS = 64, 4
-# The number of pooled pixels that a program adds up per iteration, of its warps, and the largest
-# number of sums, which are added up afterwards: for few channels of the input, and for more.
-ADDED, ADDING_WARPS, PARTS = 16, 1, (256, 64)
+# The number of pooled pixels per program, and of its warps: up to 32 channels, and for more, whose
+# numbers would not fit into the registers of so few.
+PIXELS, WARPS = 64, (4, 8)
+# The number of pooled pixels that a program adds up per iteration, of its warps as above, and the
+# largest number of sums, which are added up later: for few channels of the input, and for more.
+ADDED, ADDING_WARPS, PARTS = 16, (1, 8), (256, 64)
 # With fewer channels of the input, a whole patch of 3 x 3 pixels is one row of a matrix.
 FEW = 8
+# The type of the four bits that record what the ReLU lets through. A byte would suffice, but
+# kernels index an array of more than 2^31 bytes with too few bits.
+BITS = jnp.int16
 # The pixels of which a pooled pixel is the mean, and those that their convolution needs.
 CORNERS = tuple(itertools.product(range(2), repeat=2))
 SQUARE = tuple(itertools.product(range(-1, 3), repeat=2))
@@ -67,7 +72,7 @@ def _block(x, weight, bias, *, passing: bool):
         (pl.cdiv(pooled, PIXELS),),
         x.shape,
         channels,
-        [(pooled * channels, x.dtype)] + [(pooled * channels, jnp.int8)] * passing,
+        [(pooled * channels, x.dtype)] + [(pooled * channels, BITS)] * passing,
     )(x.ravel(), weight.ravel(), bias)
     return result.reshape(n, height // 2, width // 2, channels), *passed
 
@@ -91,7 +96,7 @@ def _backward(saved, grad):
         x.shape,
         channels,
         [(parts * weight.size, x.dtype), (parts * channels, x.dtype)],
-        warps=ADDING_WARPS,
+        ADDING_WARPS,
     )(x.ravel(), grad.ravel(), passed)
     (of_x,) = _call(
         _input_kernel, (pl.cdiv(pooled, PIXELS),), x.shape, channels, [(x.size, x.dtype)]
@@ -110,7 +115,7 @@ def _call(
     shape: tuple[int, ...],
     channels: int,
     results: list[tuple[int, Any]],
-    warps: int | None = None,
+    warps: tuple[int, int] = WARPS,
 ) -> Any:
     """Prepare a kernel for the shape of the block's input and the channels of its result.
 
@@ -120,7 +125,9 @@ def _call(
         functools.partial(kernel, shape=shape, channels=channels, precision=precision()),
         grid=grid,
         out_shape=[jax.ShapeDtypeStruct((size,), dtype) for size, dtype in results],
-        compiler_params=triton.CompilerParams(num_warps=warps or WARPS, num_stages=1),
+        compiler_params=triton.CompilerParams(
+            num_warps=warps[max(shape[-1], channels) > 32], num_stages=1
+        ),
         interpret=interpreted(),
         name=getattr(kernel, "func", kernel).__name__.strip("_"),
     )
@@ -160,7 +167,10 @@ def _block_kernel(x, weight, bias, result, *passed, shape, channels, precision):
 
 
 def _weight_kernel(x, grad, passed, of_weight, of_bias, *, times, shape, channels, precision):
-    """Add up the gradient of a row of the 3 x 3 matrices over some pooled pixels per program."""
+    """Add up the gradient of the weights over some pooled pixels per program.
+
+    With few channels of the input, these are all weights, otherwise a row of the 3 x 3 matrices.
+    """
     _, height, width, inputs = shape
     part, i = pl.program_id(0), pl.program_id(1)
     channel, there = _channels(channels)
@@ -278,7 +288,7 @@ def _pixels(tile, size: int, height: int, width: int):
 
 
 def _channels(count: int):
-    """Return numbers up to a power of two, at least sixteen, and a mask of the channels."""
+    """Return numbers up to a power of two, at least sixteen, and a mask of those that count."""
     numbers = _numbers(padded_size(count))[None, :]
     return numbers, numbers < count
 
