@@ -91,15 +91,21 @@ _SMALL_STEPS: Mapping[str, Any] = {
 }
 
 
-def _search_presets(workers: int, sigma: float, alpha: float, updates: int) -> dict[str, Preset]:
+def _search_presets(
+    workers: int, sigma: float, alpha: float, updates: int, factor: float = 1.0
+) -> dict[str, Preset]:
     """Return presets with the sigma and the step size alpha of augmented random search.
 
     Mania, Guy and Recht (2018) divide loss differences by the spread of all losses: scaled
     estimates of FullES with learning rate 2 sigma alpha take steps of about the same size. Those of
-    NRES are smaller, by the square root of its five windows, if windows differ independently.
+    NRES are smaller, by the square root of its five windows, if windows differ independently. Its
+    learning rate is larger by `factor`.
     """
-    step: dict[str, Any] = {"sigma": f"{sigma:g}", "lr": f"{2 * sigma * alpha:g}"}
-    return _equal_steps(200, workers, noise="orthogonal", shaping="scaled", updates=updates, **step)
+    settings: dict[str, Any] = {"sigma": f"{sigma:g}", "noise": "orthogonal"}
+    settings |= {"shaping": "scaled", "updates": updates}
+    presets = _equal_steps(200, workers, lr=f"{2 * sigma * alpha:.3g}", **settings)
+    online = dataclasses.replace(presets["nres"], lr=f"{2 * sigma * alpha * factor:.3g}")
+    return presets | {"nres": online}
 
 
 # The length of training episodes in which robots learn to walk from few steps.
@@ -236,8 +242,8 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         },
         RidgePenalty,
     ),
-    # Pilot runs chose the settings of all robots except Humanoid in MuJoCo; for Walker2d and in
-    # Brax, those of NRES alone. `shift` is the bonus for not falling.
+    # Pilot runs chose the settings of all robots except Walker2d and Humanoid in MuJoCo; in Brax,
+    # those of NRES alone. `shift` is the bonus for not falling.
     "brax:ant": _robot(
         BraxEnvironment,
         "ant",
@@ -272,7 +278,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
         "walker2d",
         "walk in a plane until it falls (MuJoCo)",
-        _equal_steps(200, 20, updates=500, **_SMALL_STEPS),
+        _search_presets(40, sigma=0.025, alpha=0.03, updates=300, factor=math.sqrt(5)),
         shift=1.0,
     ),
     "ant": _robot(
