@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nres.checks import positive_number
@@ -91,21 +91,42 @@ _SMALL_STEPS: Mapping[str, Any] = {
 }
 
 
+# The number of windows of an episode of a robot in MuJoCo.
+_WINDOWS = 5
+
+
+def _scaled_presets(
+    workers: int,
+    sigma: float,
+    updates: int,
+    lr: Callable[[float], str],
+    *,
+    horizon: int = 1000,
+    factor: float = math.sqrt(_WINDOWS),
+) -> dict[str, Preset]:
+    """Return presets with scaled estimates and equally many steps per update.
+
+    Scaled estimates of NRES are smaller than those of FullES, by the square root of the number of
+    windows, if windows differ independently. A learning rate of NRES that is larger by this
+    `factor` gives both steps of about the same size. `lr` turns a factor into a learning rate.
+    """
+    settings: dict[str, Any] = {"sigma": f"{sigma:g}", "noise": "orthogonal", "shaping": "scaled"}
+    window = horizon // _WINDOWS
+    presets = _equal_steps(window, workers, horizon, lr=lr(1.0), updates=updates, **settings)
+    return presets | {"nres": dataclasses.replace(presets["nres"], lr=lr(factor))}
+
+
 def _search_presets(
-    workers: int, sigma: float, alpha: float, updates: int, factor: float = 1.0
+    workers: int, sigma: float, alpha: float, updates: int, **changes: Any
 ) -> dict[str, Preset]:
     """Return presets with the sigma and the step size alpha of augmented random search.
 
     Mania, Guy and Recht (2018) divide loss differences by the spread of all losses: scaled
-    estimates of FullES with learning rate 2 sigma alpha take steps of about the same size. Those of
-    NRES are smaller, by the square root of its five windows, if windows differ independently. Its
-    learning rate is larger by `factor`.
+    estimates of FullES with learning rate 2 sigma alpha take steps of about the same size.
     """
-    settings: dict[str, Any] = {"sigma": f"{sigma:g}", "noise": "orthogonal"}
-    settings |= {"shaping": "scaled", "updates": updates}
-    presets = _equal_steps(200, workers, lr=f"{2 * sigma * alpha:.3g}", **settings)
-    online = dataclasses.replace(presets["nres"], lr=f"{2 * sigma * alpha * factor:.3g}")
-    return presets | {"nres": online}
+    return _scaled_presets(
+        workers, sigma, updates, lambda factor: f"{2 * sigma * alpha * factor:.3g}", **changes
+    )
 
 
 # The length of training episodes in which robots learn to walk from few steps.
@@ -113,22 +134,12 @@ _SHORT: Mapping[str, Any] = {"horizon": 200, "test_horizon": 1000}
 
 
 def _short_presets(workers: int, sigma: float, rate: float, updates: int) -> dict[str, Preset]:
-    """Return presets for episodes of `_SHORT`, with a learning rate that falls to a fifth.
-
-    Scaled estimates of NRES are smaller than those of FullES, by the square root of the number of
-    windows, if windows differ independently. Its learning rate is larger by this factor, so that
-    both take steps of about the same size.
-    """
-    horizon, windows = _SHORT["horizon"], 5
-    settings: dict[str, Any] = {"sigma": f"{sigma:g}", "noise": "orthogonal"}
-    settings |= {"shaping": "scaled", "updates": updates}
+    """Return presets for episodes of `_SHORT`, with a learning rate that falls to a fifth."""
 
     def lr(factor: float) -> str:
         return f"cosine:{rate * factor:.3g}:{rate * factor / 5:.3g}"
 
-    presets = _equal_steps(horizon // windows, workers, horizon, lr=lr(1.0), **settings)
-    online = dataclasses.replace(presets["nres"], lr=lr(math.sqrt(windows)))
-    return presets | {"nres": online}
+    return _scaled_presets(workers, sigma, updates, lr, horizon=_SHORT["horizon"])
 
 
 def _echo(**settings: Any) -> Preset:
@@ -278,7 +289,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
         "walker2d",
         "walk in a plane until it falls (MuJoCo)",
-        _search_presets(40, sigma=0.025, alpha=0.03, updates=300, factor=math.sqrt(5)),
+        _search_presets(40, sigma=0.025, alpha=0.03, updates=300),
         shift=1.0,
     ),
     "ant": _robot(
@@ -293,7 +304,7 @@ OTHER_SYSTEMS: dict[str, KnownSystem] = {
         MujocoPool,
         "humanoid",
         "walk on two legs until it falls (MuJoCo)",
-        _search_presets(100, sigma=0.0075, alpha=0.02, updates=700),
+        _search_presets(100, sigma=0.0075, alpha=0.02, updates=700, factor=1.0),
         shift=5.0,
     ),
 }
