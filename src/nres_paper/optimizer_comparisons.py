@@ -109,9 +109,9 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
         claim="A learned optimizer for a convolutional network on CIFAR-10: PES takes more than 2 "
         "times and FullES more than 5 times as many sequential steps as NRES to reach a loss of "
         "1.55; TES fails.",
-        # FullES needs more than five million sequential steps in the paper.
         runs={"NRES": often("nres", 9000, 100, budget=20_000)}
         | {name: often(name.lower(), 20_000, 100) for name in ("PES", "TES")}
+        # It needs more than five million sequential steps in the paper.
         | {"FullES": often("fulles", 6000, 20, budget=20_000)},
         claims=(
             Slower("PES", 2.0, more=True),
@@ -120,10 +120,10 @@ OPTIMIZER_COMPARISONS: Mapping[str, Comparison] = {
             Attains("NRES", 1.55),
         ),
         remark="The seeds of the initial optimizer and the initial model are the paper's, but "
-        "exchanged: an optimizer drawn from the other one switches off every ReLU of the model "
-        "at once, and training does not change that. Nothing confirms this start. The order of "
-        "the images is not known, and is another here. Losses are capped per example. There is "
-        "one seed. NRES makes 9,000 updates, in the paper 20,000.",
+        "exchanged. In the other order, the optimizer switches off every ReLU of the model at "
+        "once. Nothing confirms this start. The order of the images is not known, and is another "
+        "here. Losses are capped per example. There is one seed. NRES makes 9,000 updates, in the "
+        "paper 20,000.",
         **_LOPT
         | {
             "system": "learned-optimizer-cifar10",

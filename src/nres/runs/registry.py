@@ -151,7 +151,7 @@ SYSTEMS: dict[str, KnownSystem] = {
         },
         LearnedOptimizerSystem,
         # The paper's seeds are 5 and 66. An optimizer drawn from 5 switches off every ReLU of the
-        # model within 30 steps, and training does not change this.
+        # model at once.
         {"model_seed": 5},
         start_seed=66,
         start=optimizer_start,

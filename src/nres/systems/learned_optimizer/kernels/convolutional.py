@@ -38,7 +38,8 @@ FEW = 8
 # The type of the four bits that record what the ReLU lets through. A byte would suffice, but
 # kernels index an array of more than 2^31 bytes with too few bits.
 BITS = jnp.int16
-# The pixels of which a pooled pixel is the mean, and those that their convolution needs.
+# Rows and columns of the four pixels of which a pooled pixel is the mean, and of the 4 x 4 pixels
+# that their convolution reads.
 CORNERS = tuple(itertools.product(range(2), repeat=2))
 SQUARE = tuple(itertools.product(range(-1, 3), repeat=2))
 
@@ -288,7 +289,7 @@ def _pixels(tile, size: int, height: int, width: int):
 
 
 def _channels(count: int):
-    """Return numbers up to a power of two, at least sixteen, and a mask of those that count."""
+    """Number channels up to a power of two, at least sixteen, with a mask of those that exist."""
     numbers = _numbers(padded_size(count))[None, :]
     return numbers, numbers < count
 
